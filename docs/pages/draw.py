@@ -1,6 +1,6 @@
 """Draws the output of `tensorwire top` for a recorded job: `python docs/pages/draw.py`.
 
-The record was made by `tensorwire top --once --json --interval 5` during the job of the hot-ps
+The record was made by `tensorwire top --output json --interval 5` during the job of the hot-ps
 tutorial.
 """
 

@@ -96,7 +96,7 @@ def schema() -> Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Records of tensorwire",
-        "description": "The output of `--json` of a command, of `tensorwire top --once --json` "
+        "description": "The output of `--json` of a command, of `tensorwire top --output json` "
         "(JobRates), and of a task under /figures (TaskMetrics). Fields are added, never renamed.",
         "anyOf": [{"$ref": _ref(name)} for name in (*files, "JobRates", "TaskMetrics")],
         "$defs": dict(sorted(definitions.items())),

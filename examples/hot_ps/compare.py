@@ -24,7 +24,6 @@ from tensorwire.bench.frame.record import Machine
 from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.bench.lab.settings import parse
 from tensorwire.errors import TensorwireError
-from tensorwire.metrics import observed_job
 from tensorwire.report import charts, page, terminal
 from tensorwire.report.section import Bar, Bars, Report, Section, Table
 
@@ -78,9 +77,7 @@ def start(cluster: LocalCluster, job: str, index: int, placement: str, report_ev
         "TF_CONFIG": json.dumps(task),
         "HOT_PS_REPORT_EVERY": str(report_every),
         "HOT_PS_STEPS": str(10**9),
-        "TENSORWIRE_METRICS_SOCKET": str(metrics_of(cluster, job, index)),
-        # The folder in which the user's `tensorwire top` looks for tasks.
-        observed_job.FOLDER_VARIABLE: str(observed_job.folder()),
+        "TENSORWIRE_METRICS": f"unix:{metrics_of(cluster, job, index)}",
     }
     output = cluster.directory / f"{job}-{index}-{placement}.out"
     command = [*TENSORWIRE, "run", "--placement", placement, str(SCRIPT)]
@@ -121,7 +118,7 @@ def wait(cluster: LocalCluster, otherwise: str, is_done: Callable[[], bool]) -> 
 
 
 def top_says(cluster: LocalCluster) -> list[str]:
-    look = ["top", "--once", "--json", "--interval", "2", "--endpoints", endpoints(cluster)]
+    look = ["top", "--output", "json", "--interval", "2", "--endpoints", endpoints(cluster)]
     seen = json.loads(subprocess.check_output([*TENSORWIRE, *look], timeout=DEADLINE_S))
     return [
         f"{found['task']} moves {found['share']:.0%} of the bytes of its job; "

@@ -47,11 +47,12 @@ come, missing = tf1.assign_add(present, 1), tf1.report_uninitialized_variables()
 
 def moved():
     """Bytes to and from each ps so far, over shared memory or TCP."""
-    counted = ("tx_bytes", "rx_bytes", "lent_bytes", "read_bytes")
     total = [0] * len(cluster["ps"])
     for peer in tensorwire.tf.stats()["peers"]:
         if peer["peer"].startswith("/job:ps/"):
-            total[int(peer["peer"].rpartition(":")[2])] += sum(peer[name] for name in counted)
+            number = int(peer["peer"].rpartition(":")[2])
+            total[number] += peer["tx_bytes"] + peer["rx_bytes"]
+            total[number] += peer["lent_bytes"] + peer["read_bytes"]
     return total
 
 

@@ -13,7 +13,7 @@ with Lab(LabSettings((slow, slow, slow, fast))) as lab:
         for job, index in ("ps", 0), ("ps", 1), ("ps", 2), ("worker", 0):
             task = {"cluster": cluster.spec, "task": {"type": job, "index": index}}
             said = cluster.directory / f"{job}-{index}.out"
-            env = {"TF_CONFIG": json.dumps(task), "TENSORWIRE_METRICS_SOCKET": str(Path.cwd())}
+            env = {"TF_CONFIG": json.dumps(task), "TENSORWIRE_METRICS": f"unix:{Path.cwd()}"}
             worker = cluster.start(job, index, sys.argv[1:], env, stdout=said)
         cluster.wait([worker], timeout_s=300)
         print(said.read_text(), end="")

@@ -22,7 +22,7 @@ with Lab(LabSettings.alike(3, healthy), change_cpus=True) as lab:
     with LocalCluster({"ps": 1, "worker": 2}, hosts) as cluster:
         for job, index in ("ps", 0), ("worker", 0), ("worker", 1):
             task = {"cluster": cluster.spec, "task": {"type": job, "index": index}}
-            env = {"TF_CONFIG": json.dumps(task), "TENSORWIRE_METRICS_SOCKET": str(Path.cwd())}
+            env = {"TF_CONFIG": json.dumps(task), "TENSORWIRE_METRICS": f"unix:{Path.cwd()}"}
             cluster.start(
                 job, index, ["tensorwire", "run", "--protocol", "grpc++", "dense.py"], env
             )

@@ -15,7 +15,7 @@ class TensorwireError(Exception):
         self.exit_code = exit_code
 
 
-class UsageError(TensorwireError):
+class UsageError(TensorwireError, ValueError):
     """The request itself was wrong: flags, arguments or a file's content."""
 
     def __init__(self, message: str, page: str = "") -> None:

@@ -40,7 +40,8 @@ from tensorflow.python.eager import cancellation, context
 from integration.semantics.server_task import trim
 from integration.semantics.support import essence, session_config
 from tensorwire.bench.lab.channel import Message, TaskEnd
-from tensorwire.plugin.rewrites import REWRITES
+from tensorwire.plugin.rewrites import EXACT, of_process
+from tensorwire.settings import REWRITES
 
 from .program import DEVICES, PATIENCE, Act, Program
 from .tensors import TABLE_VARIABLES, Tensors
@@ -196,8 +197,8 @@ class Sessions:
         tf1.Session.reset(self._target, [self._tag])
 
 
-_INHERITED = {name: os.environ.get(each.variable, "") for name, each in REWRITES.items()}
-"""The initial values of the environment variables for rewrites."""
+_INHERITED = tuple(of_process(os.environ))
+"""The rewrites of this process, beside those of a program."""
 
 
 class Functions:
@@ -211,9 +212,8 @@ class Functions:
 
     def begin(self) -> None:
         # A function is rewritten when it is first run, in the process that calls it.
-        for name, inherited in _INHERITED.items():
-            asked_for = name in self._program.rewrites
-            os.environ[REWRITES[name].variable] = "1" if asked_for else inherited
+        asked_for = (EXACT if each == "exact_rewrites" else each for each in self._program.rewrites)
+        os.environ[REWRITES] = ",".join((*_INHERITED, *asked_for))
 
     def _function(self, wanted: int, stuck: bool) -> Any:
         if (wanted, stuck) not in self._functions:

@@ -76,7 +76,7 @@ def environment_of(epoch: str) -> dict[str, str]:
     chosen = {
         "TENSORWIRE_TRANSPORT": draw.choice(("auto", "auto", "tcp")),
         "TENSORWIRE_CHECKSUM": draw.choice(("0", "0", "1")),
-        "TENSORWIRE_TENSOR_FUSE": draw.choice(("0", "1")),
+        "TENSORWIRE_REWRITES": draw.choice(("", "tensor_fuse")),
         "TENSORWIRE_POOL_MB": draw.choice(("1024", "1024", "64", "0")),
         "TENSORWIRE_STREAMS": draw.choice(("1", "2", "4")),
         "NETWORK_PS_CORE_NUMBER": draw.choice(("1", "2")),

@@ -236,7 +236,7 @@ def _start(
             "CUDA_VISIBLE_DEVICES": "-1",
             # The job stands for one on several machines, so no shared memory.
             "TENSORWIRE_TRANSPORT": "tcp",
-            "TENSORWIRE_METRICS_SOCKET": f"{sockets}/{name}-{index}.sock",
+            "TENSORWIRE_METRICS": f"unix:{sockets}/{name}-{index}.sock",
             "PYTHONPATH": os.pathsep.join(
                 filter(None, [str(_TESTS), os.environ.get("PYTHONPATH")])
             ),

@@ -58,6 +58,7 @@ READ_LATER = frozenset(
         "TMPDIR",
         "WORKER_DISABLE_PIN_CORES",
         "WORKER_ENABLE_POLLING",
+        "XDG_RUNTIME_DIR",
         "no_grpc_proxy",
     )
 )

@@ -31,7 +31,7 @@ def pair(plugin: None) -> Iterator[Pair]:
     A task counts as lost after 10 s of silence, because on a busy machine it may get no CPU for
     seconds.
     """
-    with Pair({"TENSORWIRE_TENSOR_FUSE": "1", PEER_TIMEOUT: "10"}) as clusters:
+    with Pair({"TENSORWIRE_REWRITES": "tensor_fuse", PEER_TIMEOUT: "10"}) as clusters:
         yield clusters
 
 

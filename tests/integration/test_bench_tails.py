@@ -18,7 +18,7 @@ FIELDS += ["step_ms", "bulk_mb_per_s"]
 @pytest.mark.parametrize("layer", ["tensorflow", "rpc"])
 def test_small_steps_are_measured_alone_and_beside_bulk(tmp_path: Path, layer: str) -> None:
     path = tmp_path / "r.json"
-    arguments = ["--layer", layer, "--bulk-mb", "20", "--seconds", "0.3", "--rounds", "2"]
+    arguments = ["--layer", layer, "--data-mb", "20", "--seconds", "0.3", "--rounds", "2"]
     done = subprocess.run(
         [*COMMAND, *arguments, "--json", str(path)],
         check=False,

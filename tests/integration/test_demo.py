@@ -101,7 +101,7 @@ def test_a_ps_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
     log = tmp_path / "stderr"
     with log.open("wb") as stderr:
         demo = subprocess.Popen(
-            [*DEMO, "--protocol", "grpc", "--steps", "1000000"],
+            [*DEMO, "--protocols", "grpc", "--rewrites", "none", "--steps", "1000000"],
             env=environment(mark, tmp_path),
             stdout=subprocess.DEVNULL,
             stderr=stderr,

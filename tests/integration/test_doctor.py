@@ -76,7 +76,7 @@ def stalled(reason: str, index: int, expected_ps: int, folder: Path) -> Iterator
             process = stack.enter_context(
                 subprocess.Popen(
                     [sys.executable, str(STALLED), *task],
-                    env={**os.environ, "TENSORWIRE_METRICS_SOCKET": str(socket)},
+                    env={**os.environ, "TENSORWIRE_METRICS": f"unix:{socket}"},
                     stderr=stack.enter_context((folder / f"{job}.log").open("w")),
                 )
             )

@@ -30,8 +30,16 @@ CASES = [
     (["bench", "strategy", "--iters=100000"], STARTING, signal.SIGINT),
     (["bench", "train", "--steps=100000", *LAB], STARTING, signal.SIGTERM),
     (["bench", "rpc", "--rounds=1000", "--protocols=grpc++", *LAB], MEASURING, signal.SIGTERM),
-    (["demo", "--protocol", "grpc", "--steps", "1000000"], MEASURING, signal.SIGINT),
-    (["demo", "--protocol", "grpc", "--steps", "1000000"], MEASURING, signal.SIGKILL),
+    (
+        ["demo", "--protocols", "grpc", "--rewrites", "none", "--steps", "1000000"],
+        MEASURING,
+        signal.SIGINT,
+    ),
+    (
+        ["demo", "--protocols", "grpc", "--rewrites", "none", "--steps", "1000000"],
+        MEASURING,
+        signal.SIGKILL,
+    ),
 ]
 
 

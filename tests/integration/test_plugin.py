@@ -10,6 +10,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import tensorwire.tf  # noqa: E402 - only after TensorFlow was found
+from tensorwire.plugin.stats import Stats  # noqa: E402
 
 
 def test_loading_again_is_nothing() -> None:
@@ -45,7 +46,7 @@ def test_tensorflows_own_config_proto_takes_the_names_of_rewrites() -> None:
     import pickle
 
     stock = tf.compat.v1.ConfigProto
-    made = stock(tensor_fuse=True, bundles=True, unique_pull=False, allow_soft_placement=True)
+    made = stock(tensor_fuse=True, bundles=True, unique_pull=None, allow_soft_placement=True)
     rewrites = made.graph_options.rewrite_options.custom_optimizers
     assert [each.name for each in rewrites] == ["tensorwire_fuse", "tensorwire_bundles"]
     assert made == tensorwire.tf.ConfigProto(
@@ -80,3 +81,32 @@ def test_a_script_of_deeprec_fuses_tensors_under_run(
 def test_a_misspelt_option_is_reported_as_by_tensorflow() -> None:
     with pytest.raises(ValueError, match="no_such_option"):
         tensorwire.tf.ConfigProto(no_such_option=True)
+
+
+def test_the_record_of_stats_is_as_its_type_says() -> None:
+    found = tensorwire.tf.stats()
+    assert found.keys() == Stats.__annotations__.keys()
+
+
+def test_what_importing_changes_in_tensorflow_is_taken_back_on_request() -> None:
+    from tensorflow.python.client import session
+    from tensorflow.python.training import server_lib
+
+    stock = tf.compat.v1.ConfigProto
+
+    def changed() -> list[bool]:
+        methods = (stock.__init__, server_lib.Server.join, session.BaseSession.partial_run_setup)
+        return [hasattr(method, "__wrapped__") for method in methods]
+
+    assert changed() == [True, True, True]
+    try:
+        library = tensorwire.tf.load(patches=False)
+        assert changed() == [False, False, False]
+        assert tensorwire.tf.load() == library
+        assert changed() == [False, False, False]
+        with pytest.raises(ValueError, match="tensor_fuse"):
+            stock(tensor_fuse=True)
+        assert tensorwire.tf.ConfigProto(tensor_fuse=True) != stock()
+    finally:
+        tensorwire.tf.load(patches=True)
+    assert changed() == [True, True, True]

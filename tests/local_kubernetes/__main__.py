@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from local_kubernetes.job_runner import LabJobRunner
-from tensorwire.bench.frame.showing import keep_and_show
+from tensorwire.bench.frame import showing
 from tensorwire.bench.lab.settings import LinkSettings, parse_link
 from tensorwire.bench.layouts import layout_comparison
 from tensorwire.bench.layouts.command import comparison_options
 from tensorwire.cli.main import run_command
+from tensorwire.cli.options import Output
 from tensorwire.cli.termination import end_in_order
 from tensorwire.errors import UsageError
 from tensorwire.report.progress import ProgressDisplay
@@ -27,8 +28,7 @@ def compare(
     link: str | None,
     namespace: str | None,
     context: str | None,
-    json_path: Path | None,
-    report_path: Path | None,
+    output: Output,
 ) -> None:
     """`tensorwire k8s compare` in a lab, under Kubernetes' own control plane.
 
@@ -52,7 +52,7 @@ def compare(
         ProgressDisplay(layout_comparison.COMMAND, plan.blocks) as progress,
     ):
         record = layout_comparison.run(plan, runner, progress)
-    keep_and_show(record, json_path, report_path)
+    showing.give(record, output)
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ def test_a_client_that_goes_ends_its_server_with_an_error(port: int) -> None:
 @pytest.mark.parametrize("part", [["--job", "server"], ["--job", "client"]])
 def test_who_waits_in_vain_says_for_whom(port: int, part: list[str]) -> None:
     where = ["--port", str(port)] if "server" in part else ["--target", f"localhost:{port}"]
-    protocols = ["--protocols", "grpc++", "--peer-timeout", "0.3"]
+    protocols = ["--protocols", "grpc++", "--timeout", "0.3"]
     status, _, err = outcome(bench("rpc", *part, *where, *protocols))
     assert status == 1
     assert ("the client did not connect" if "server" in part else "no server at") in err

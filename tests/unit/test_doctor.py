@@ -322,7 +322,7 @@ def test_waiting_ends_with_the_first_step_or_at_the_deadline() -> None:
 def test_without_a_task_waiting_ends_at_its_deadline(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TENSORWIRE_RUNTIME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     done = run_in_process(capsys, "doctor")("--wait", "0.1")
     assert "nothing to look at" in one_line(done)
 
@@ -343,7 +343,7 @@ TWO_JOBS = """if True:
 def test_tasks_of_two_jobs_are_not_judged_as_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TENSORWIRE_RUNTIME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     folder = str(Path(__file__).parent)
     with contextlib.ExitStack() as stack:
         for cluster in ("a:1", "b:1"):

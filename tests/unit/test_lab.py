@@ -146,23 +146,6 @@ def test_wait_ends_at_its_deadline() -> None:
     assert not wait_gone([task.pid])
 
 
-def test_wait_listening_waits_for_the_address_and_has_a_deadline() -> None:
-    listen = """
-        import socket, sys, time
-        time.sleep(0.5)
-        server = socket.socket()
-        server.bind(("127.0.0.1", int(sys.argv[1].rpartition(":")[2])))
-        server.listen()
-        time.sleep(60)
-    """
-    with LocalCluster({"ps": 2}) as cluster:
-        listening = cluster.start("ps", 0, [*script(listen), cluster.spec["ps"][0]])
-        cluster.wait_listening([listening], 20)
-        mute = cluster.start("ps", 1, SLEEPER)
-        with pytest.raises(TensorwireError, match=r"ps:1 does not listen on 127.0.0.1:"):
-            cluster.wait_listening([mute], 0.3)
-
-
 def test_a_stopped_task_has_not_failed_and_may_start_again() -> None:
     with LocalCluster({"ps": 1}) as cluster:
         first = cluster.start("ps", 0, SLEEPER)

@@ -35,6 +35,7 @@ from tensorwire.metrics.task_metrics import (
     TensorMetrics,
     short_name,
 )
+from tensorwire.settings import METRICS
 
 PS = "/job:ps/replica:0/task:0"
 WORKER = "/job:worker/replica:0/task:3"
@@ -72,13 +73,10 @@ FIGURES = TaskMetrics(
 
 
 @pytest.fixture(autouse=True)
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Separates tests from other running tasks of this user."""
-    folder = tmp_path / "runtime"
-    monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(folder))
-    for name in (endpoint.PORT_VARIABLE, endpoint.HOST_VARIABLE, endpoint.SOCKET_VARIABLE):
-        monkeypatch.delenv(name, raising=False)
-    return folder
+    monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(tmp_path / "runtime"))
+    monkeypatch.delenv(METRICS, raising=False)
 
 
 @pytest.fixture
@@ -294,19 +292,19 @@ def test_a_port_that_is_taken_is_a_line_in_the_log(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with caplog.at_level(logging.WARNING):
-            start_and_wait(monkeypatch, TENSORWIRE_METRICS_PORT=port)
+            start_and_wait(monkeypatch, TENSORWIRE_METRICS=port)
     (record,) = caplog.records
     assert f"127.0.0.1:{port} (Address already in use)" in record.getMessage()
-    assert "TENSORWIRE_METRICS_PORT" in record.getMessage()
+    assert METRICS in record.getMessage()
     assert observed_job.discover() == []
 
 
-@pytest.mark.parametrize("port", ["x", "65536", "-1"])
+@pytest.mark.parametrize("port", ["x", "65536", "-1", "127.0.0.1", "127.0.0.1:"])
 def test_what_is_no_port_is_a_line_in_the_log(
     port: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start_and_wait(monkeypatch, TENSORWIRE_METRICS_PORT=port)
-    assert f"TENSORWIRE_METRICS_PORT={port} is not a port" in caplog.text
+    start_and_wait(monkeypatch, TENSORWIRE_METRICS=port)
+    assert f"{METRICS}={port}: give HOST:PORT, a port of loopback, or unix:PATH" in caplog.text
 
 
 def test_without_a_port_or_a_socket_nothing_is_served() -> None:
@@ -317,12 +315,14 @@ def test_without_a_port_or_a_socket_nothing_is_served() -> None:
 
 def test_run_passes_the_endpoint_on_to_the_tasks(tensorwire: Any, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(
-        "import os\nprint(*(os.environ.get(f'TENSORWIRE_METRICS_{n}') for n in ('PORT', 'HOST')))"
-    )
-    done = tensorwire("run", "--metrics-port", "0", "--metrics-host", "0.0.0.0", script)
-    assert done.stdout.split() == ["0", "0.0.0.0"], done.stderr
-    assert tensorwire("run", script).stdout.split() == ["None", "None"]
+    script.write_text("import os; print(os.environ.get('TENSORWIRE_METRICS'))")
+    for host, told in {"0.0.0.0": "0.0.0.0:0", "::1": "[::1]:0"}.items():
+        done = tensorwire("run", "--metrics-port", "0", "--metrics-host", host, script)
+        assert done.stdout.strip() == told, done.stderr
+    env = {METRICS: "unix:/folder"}  # the command line wins
+    assert tensorwire("run", script, env=env).stdout.strip() == "unix:/folder"
+    done = tensorwire("run", "--metrics-port", "9100", script, env=env)
+    assert done.stdout.strip() == "127.0.0.1:9100"
     assert tensorwire("run", "--metrics-port", "70000", script).returncode == 2
 
 
@@ -361,9 +361,9 @@ def test_a_killed_task_is_not_found_and_leaves_nothing() -> None:
     assert list(observed_job.folder().iterdir()) == []
 
 
-def test_only_the_owner_reads_the_folder(runtime: Path) -> None:
+def test_only_the_owner_reads_the_folder() -> None:
     observed_job.announce("127.0.0.1:1")
-    assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
+    assert stat.S_IMODE(observed_job.folder().stat().st_mode) == 0o700
     assert [found.pid for found in observed_job.discover()] == [os.getpid()]
 
 

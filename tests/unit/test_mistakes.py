@@ -19,7 +19,7 @@ from tensorwire.cli.main import main
 from tensorwire.doctor.check_machine import machine
 from tensorwire.errors import UsageError
 from tensorwire.plugin import loader
-from tensorwire.plugin.settings import misspelt
+from tensorwire.settings import misspelt
 
 _CLUSTER_FORM = (
     'it has the form {"cluster": {"ps": ["host:port", ...], "worker": [...]}, "task": '
@@ -27,7 +27,7 @@ _CLUSTER_FORM = (
 )
 _NO_TASK = (
     "no grpc++ task with an endpoint runs here: start tasks with `tensorwire run --protocol grpc++ "
-    "--metrics-port 0`, or with TENSORWIRE_METRICS_PORT=0 if the script names grpc++, or name "
+    "--metrics-port 0`, or with TENSORWIRE_METRICS=0 if the script names grpc++, or name "
     "them: --endpoints HOST:PORT,…"
 )
 LOOK = Path(__file__).with_name("looks") / "slow-link.json"
@@ -77,12 +77,11 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
     "top": {
         "--endpoints nonsense": "'nonsense' is not an endpoint: write HOST:PORT or unix:PATH",
         "--endpoints ,": "--endpoints is empty: write HOST:PORT or unix:PATH, or leave it out",
-        "--json": "--json goes with --once",
     },
     "doctor": {
         "--data-mb-per-step 5": "--data-mb-per-step is for --data: give that, too",
         "--endpoints ,": "--endpoints is empty: write HOST:PORT or unix:PATH, or leave it out",
-        "--plan other.json --endpoints 127.0.0.1:1": (
+        "--placement-file other.json --endpoints 127.0.0.1:1": (
             "other.json is not a placement plan, which `tensorwire place --json` writes"
         ),
         "--record look.json --link fast": "--link fast is no rate: write it as 10gbit or 500mbit",
@@ -107,14 +106,14 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         "--calibration costs.json --layout heap": (
             "--layout: unknown value heap: choose from colocated, isolated, one-machine"
         ),
-        "--calibration costs.json --protocol tcp": (
-            "--protocol: unknown value tcp: choose from grpc, grpc++, grpc++ fused, grpc++ exact"
+        "--calibration costs.json --protocols tcp": (
+            "--protocols: unknown value tcp: choose from grpc, grpc++, grpc++ fused, grpc++ exact"
         ),
         "--calibration costs.json --placement ,": (
             "--placement is empty: choose from round_robin, greedy, balanced"
         ),
-        "--calibration costs.json --case 1 --target 9": (
-            "--case and --target: one question at a time"
+        "--calibration costs.json --case 1 --steps-per-s 9": (
+            "--case and --steps-per-s: one question at a time"
         ),
         "--calibration costs.json --sweep workers": (
             "--sweep workers: write it as workers=1..1000 or ps=1..20"
@@ -125,8 +124,8 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         "--calibration costs.json --model one-big": (
             "the calibration has no costs of grpc++: it has grpc"
         ),
-        "--calibration costs.json --model one-big --batch 3": (
-            "--batch is for --graph: one-big was measured with 256"
+        "--calibration costs.json --model one-big --batch-size 3": (
+            "--batch-size is for --graph: one-big was measured with 256"
         ),
         "--calibration none.json --model one-big": (
             "cannot read none.json: No such file or directory"
@@ -146,9 +145,11 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
     },
     "build": {
         "--what": "No such option '--what'.",
+        "--force --list": "--force compiles, and --list compiles nothing: leave one out",
+        "--output json": "--output is for --list",
     },
     "demo": {
-        "--protocol grpc+": "unknown protocol 'grpc+': --protocols takes grpc, grpc++ or both",
+        "--protocols grpc+": "unknown protocol 'grpc+': --protocols takes grpc, grpc++ or both",
     },
     "bench all": {
         "--protocols grpc --transport auto": (
@@ -162,7 +163,9 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         "--job client --target no..host:1": (
             '"no..host:1" is not an address: write host:port, as in 127.0.0.1:2222'
         ),
-        "--message-size 3000000000": "--message-size 3000000000: give bytes from 0 to 2147483647",
+        "--message-size 3000000000": (
+            "Invalid value for '--message-size': 3000000000 is not in the range 0<=x<=2147483647."
+        ),
         "--concurrency 2 --channels 3": "--concurrency 2 leaves some of --channels 3 unused",
         "--target a:1": (
             "two hosts need --job server on one and --job client --target HOST:PORT on the other"
@@ -172,12 +175,14 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         ),
     },
     "bench serve": {
-        "--clients 0": "--clients 0: give a number from 1 to 20000",
+        "--clients 0": "Invalid value for '--clients': 0 is not in the range 1<=x<=20000.",
         "--clients 4 --busy 5": "--busy 5: give a number from 1 to 4",
         "--clients 16 --requests 100": (
             "--requests 100 is less than one request per round and client: give at least 160"
         ),
-        "--message-size 0": "--message-size 0: give bytes from 1 to 1073741824",
+        "--message-size 0": (
+            "Invalid value for '--message-size': 0 is not in the range 1<=x<=1073741824."
+        ),
         "--payload lumpy": (
             "Invalid value for '--payload': 'lumpy' is not one of 'uniform', 'random', 'skewed'."
         ),
@@ -195,12 +200,9 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
             "--lab makes hosts of its own: leave out --ps-hosts and the like"
         ),
         "--case huge": "Invalid value for '--case': 'huge' is not one of 'tiny', 'many'.",
-        "--quiet": (
-            "No such option '--quiet'. It stands before the command: tensorwire --quiet bench steps"
-        ),
     },
     "bench tails": {
-        "--bulk-mb 0.5": "--bulk-mb 0.5: give a number from 1 to 1000",
+        "--data-mb 0.5": "Invalid value for '--data-mb': 0.5 is not in the range 1<=x<=1000.",
         "--layer rpc --tensor-fuse": "--layer rpc has no graph to rewrite: leave out the rewrites",
     },
     "bench tcp": {
@@ -292,7 +294,7 @@ MISTAKES = [
     Mistake(
         "doctor --endpoints 127.0.0.1:1",
         "127.0.0.1:1 gives no metrics: Connection refused; start the task on grpc++ with "
-        "TENSORWIRE_METRICS_PORT set, on another host also with TENSORWIRE_METRICS_HOST=0.0.0.0, "
+        "TENSORWIRE_METRICS=HOST:PORT, "
         "or leave it out of --endpoints (see docs/metrics.md)",
         status=1,
     ),
@@ -349,7 +351,7 @@ MISTAKES = [
     Mistake(
         "doctor",
         f"nothing to look at: {_NO_TASK}; or examine something else with --layers, --graph, "
-        "--plan, --data or --record (see docs/doctor.md)",
+        "--placement-file, --data or --record (see docs/doctor.md)",
         status=1,
     ),
     Mistake(
@@ -392,7 +394,7 @@ def nothing_else_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    monkeypatch.setenv("TENSORWIRE_RUNTIME", str(tmp_path / "runtime"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
 
 
 @pytest.mark.usefixtures("nothing_else_runs")
@@ -459,12 +461,19 @@ def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[
     assert stop.value.code == 2
 
 
+WORDS = (
+    "words of exact, tensor_fuse, unique_pull, summed_push, bundles, bfloat16, float16 and "
+    "float32=PATTERN, and one dtype at most"
+)
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
         ("TENSORWIRE_POOL_MB", "1GB", "a number"),
-        ("TENSORWIRE_TENSOR_FUSE", "False", "1 or 0"),
-        ("TENSORWIRE_WIRE_DTYPE", "float8", "bfloat16 or float16"),
+        ("TENSORWIRE_TENSOR_FUSE", "maybe", "1 or 0"),
+        ("TENSORWIRE_REWRITES", "fast", WORDS),
+        ("TENSORWIRE_REWRITES", "bfloat16,float16", WORDS),
     ],
 )
 def test_a_setting_with_a_bad_value_is_refused_at_the_start(
@@ -479,12 +488,13 @@ def test_a_setting_with_a_bad_value_is_refused_at_the_start(
 
 def test_a_misspelt_setting_is_told_with_the_right_one() -> None:
     environment = {
-        "TENSORWIRE_TENSORFUSE": "1",
-        "TENSORWIRE_TENSOR_FUSE": "1",
+        "TENSORWIRE_REWRITE": "exact",
+        "TENSORWIRE_REWRITES": "exact",
+        "TENSORWIRE_TOKEN": "x" * 40,  # an old name
         "TENSORWIRE_PS_0_SERVICE_HOST": "10.0.0.1",  # as Kubernetes sets it
     }
     assert [*misspelt(environment)] == [
-        "TENSORWIRE_TENSORFUSE is no setting and has no effect: set TENSORWIRE_TENSOR_FUSE"
+        "TENSORWIRE_REWRITE is no setting and has no effect: set TENSORWIRE_REWRITES"
     ]
 
 

@@ -28,7 +28,7 @@ def test_what_is_wrong_with_a_script_is_one_line(
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(code)
-    done = tensorwire("place", "--ps", "2", "--deadline", "1" if "sleep" in code else "50",
+    done = tensorwire("place", "--ps", "2", "--timeout", "1" if "sleep" in code else "50",
                       "--script", script)  # fmt: skip
     assert done.returncode == 1
     assert says in done.stderr

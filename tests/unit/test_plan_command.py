@@ -31,7 +31,7 @@ def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Plan:
 def test_a_case_shows_both_scenarios_and_what_they_rest_on(plan: Plan, tmp_path: Path) -> None:
     record, page = tmp_path / "plan.json", tmp_path / "plan.html"
     out = plan(
-        "--case", "1", "--protocol", "grpc",
+        "--case", "1", "--protocols", "grpc",
         "--json", record, "--report", page,
     )  # fmt: skip
     assert "ps:0 carries" not in out  # it is the only ps
@@ -53,7 +53,7 @@ def test_a_case_shows_both_scenarios_and_what_they_rest_on(plan: Plan, tmp_path:
 
 def test_one_hot_ps_is_warned_of_with_the_variable_that_is_why(plan: Plan) -> None:
     out = plan(
-        "--case", "2", "--protocol", "grpc",
+        "--case", "2", "--protocols", "grpc",
         "--placement", "round_robin", "--no-changes",
     )  # fmt: skip
     for layout in ("colocated", "isolated"):
@@ -66,7 +66,7 @@ def test_one_hot_ps_is_warned_of_with_the_variable_that_is_why(plan: Plan) -> No
 def test_a_sweep_says_where_it_bends(plan: Plan, tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     out = plan(
-        "--model", "one-big", "--protocol", "grpc",
+        "--model", "one-big", "--protocols", "grpc",
         "--placement", "round_robin", "--ps", "1", "--sweep", "workers=1..12", "--report", page,
     )  # fmt: skip
     assert "it bends at" in out
@@ -76,15 +76,15 @@ def test_a_sweep_says_where_it_bends(plan: Plan, tmp_path: Path) -> None:
 
 def test_a_target_names_the_smallest_cluster(plan: Plan) -> None:
     out = plan(
-        "--model", "one-big", "--protocol", "grpc",
-        "--placement", "balanced", "--target", "100",
+        "--model", "one-big", "--protocols", "grpc",
+        "--placement", "balanced", "--steps-per-s", "100",
     )  # fmt: skip
     assert "steps a second on" in out
 
 
 def test_synchronous_training_is_predicted(plan: Plan) -> None:
     out = plan(
-        "--model", "one-big", "--protocol", "grpc",
+        "--model", "one-big", "--protocols", "grpc",
         "--sync", "--stragglers", "0.3", "--no-changes",
     )  # fmt: skip
     assert "steps a second" in out
@@ -93,7 +93,7 @@ def test_synchronous_training_is_predicted(plan: Plan) -> None:
 def test_the_page_says_what_its_verdict_its_loads_and_its_changes_refer_to(plan: Plan) -> None:
     out = plan(
         "--model", "one-big", "--workers", "8", "--ps", "2",
-        "--link", "1gbit", "--protocol", "grpc",
+        "--link", "1gbit", "--protocols", "grpc",
     )  # fmt: skip
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines()]
     busiest = {row[0]: row[3:] for row in cells if len(row) == 6 and row[0].startswith("isolated")}
@@ -109,5 +109,5 @@ def test_the_page_says_what_its_verdict_its_loads_and_its_changes_refer_to(plan:
     }
     assert "The fastest of 2 is isolated, balanced, grpc: " in out
     assert "Changes to isolated, round_robin, grpc, each by itself" in out
-    assert "note: the job's own operations: " in out
+    assert "note: the job is one-big; its own operations: " in out
     assert "8 workers asked, at most 2 calibrated at once" in out

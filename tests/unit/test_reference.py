@@ -98,9 +98,9 @@ def undescribed(document: Any, schema: dict[str, Any], part: dict[str, Any]) -> 
 
 
 PLANS = [
-    ("--case", "1", "--protocol", "grpc"),
-    ("--model", "one-big", "--protocol", "grpc", "--sweep", "workers=1..3"),
-    ("--model", "one-big", "--protocol", "grpc", "--target", "5"),
+    ("--case", "1", "--protocols", "grpc"),
+    ("--model", "one-big", "--protocols", "grpc", "--sweep", "workers=1..3"),
+    ("--model", "one-big", "--protocols", "grpc", "--steps-per-s", "5"),
 ]
 
 

@@ -10,6 +10,7 @@ import pytest
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import loader
 from tensorwire.run import environment as run_environment
+from tensorwire.settings import REWRITES
 
 SHOW = """
 import json, os, sys
@@ -97,17 +98,21 @@ def test_a_sitecustomize_of_the_users_own_still_runs(tensorwire: Any, tmp_path: 
 
 
 def test_asking_for_fusion_reaches_the_plugin_through_the_environment() -> None:
-    plain = run_environment.environment(None, tensor_fuse=False, debug=False, inherited={})
-    fused = run_environment.environment(None, tensor_fuse=True, debug=False, inherited=plain)
-    inner = run_environment.environment(None, tensor_fuse=False, debug=False, inherited=fused)
-    assert [env.get("TENSORWIRE_TENSOR_FUSE") for env in (plain, fused, inner)] == [None, "1", "1"]
+    plain = run_environment.environment(None, debug=False, inherited={})
+    fused = run_environment.environment(
+        None, debug=False, inherited=plain, words=["tensor_fuse", "bfloat16"]
+    )
+    inner = run_environment.environment(None, debug=False, inherited=fused)
+    other = run_environment.environment(None, debug=False, inherited=fused, words=["float16"])
+    assert [env.get(REWRITES) for env in (plain, fused, inner, other)] == [
+        *(None, "tensor_fuse,bfloat16", "tensor_fuse,bfloat16"),
+        "tensor_fuse,float16",
+    ]
 
 
 def test_a_run_within_a_run_takes_the_inner_protocol() -> None:
-    outer = run_environment.environment(
-        "grpc++", tensor_fuse=False, debug=False, inherited={"PYTHONPATH": "/mine"}
-    )
-    inner = run_environment.environment("grpc", tensor_fuse=False, debug=False, inherited=outer)
+    outer = run_environment.environment("grpc++", debug=False, inherited={"PYTHONPATH": "/mine"})
+    inner = run_environment.environment("grpc", debug=False, inherited=outer)
     assert inner[run_environment.PROTOCOL_VARIABLE] == "grpc"
     assert inner["PYTHONPATH"] == outer["PYTHONPATH"]
     assert inner["PYTHONPATH"].endswith(":/mine")

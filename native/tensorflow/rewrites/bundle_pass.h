@@ -8,7 +8,7 @@ namespace tensorwire::plugin {
 // one update per step, not one per table. A bundle is the call of a function with copies of these
 // operations, so results are the same, bit by bit. Its arguments and results are the inputs and
 // outputs of its members, one after the other.
-constexpr RewriteSwitch kBundles{"tensorwire_bundles", "TENSORWIRE_BUNDLES"};
+constexpr RewriteSwitch kBundles{"tensorwire_bundles", "bundles"};
 
 // The operation that calls a bundle's function.
 constexpr char kBundleOp[] = "TensorwireBundle_import_tensorwire_tf_in_every_task";

@@ -9,6 +9,6 @@ namespace tensorwire::plugin {
 constexpr char kFuseOp[] = "TensorwireFuse_import_tensorwire_tf_in_every_task";
 constexpr char kSplitOp[] = "TensorwireSplit_import_tensorwire_tf_in_every_task";
 
-constexpr RewriteSwitch kTensorFuse{"tensorwire_fuse", "TENSORWIRE_TENSOR_FUSE"};
+constexpr RewriteSwitch kTensorFuse{"tensorwire_fuse", "tensor_fuse"};
 
 }  // namespace tensorwire::plugin

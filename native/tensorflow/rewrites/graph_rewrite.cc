@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/public/session_options.h"
@@ -15,10 +17,12 @@ namespace {
 
 using tensorflow::DeviceNameUtils;
 
-bool IsSwitchedOn(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
-  const char* const variable = std::getenv(one.variable);
-  if (variable != nullptr && *variable != '\0' && std::string_view(variable) != "0") return true;
-  return FindEntry(one, options) != nullptr;
+// What a session says of `one`; nothing if it has no entry for it.
+std::optional<bool> SessionsChoice(const RewriteSwitch& one,
+                                   const GraphOptimizationPassOptions& options) {
+  const auto* const entry = FindEntry(one.optimizer, options);
+  if (entry == nullptr) return std::nullopt;
+  return entry->parameter_map().count("off") == 0;
 }
 
 // The device of the first node that `node` has a data edge to.
@@ -38,16 +42,26 @@ bool MayRewrite(const GraphOptimizationPassOptions& options) {
                       [](const Node* node) { return node->name() == kPartialRunNode; });
 }
 
+std::vector<std::string> RewritesOfProcess() {
+  const char* const text = std::getenv("TENSORWIRE_REWRITES");
+  return absl::StrSplit(text == nullptr ? "" : text, absl::ByAnyChar(", "), absl::SkipEmpty());
+}
+
 bool IsAskedFor(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
-  return IsSwitchedOn(one, options) || IsSwitchedOn(kExactRewrites, options);
+  if (const auto chosen = SessionsChoice(one, options)) return *chosen;
+  if (const auto chosen = SessionsChoice(kExactRewrites, options)) return *chosen;
+  const std::vector<std::string> words = RewritesOfProcess();
+  return std::any_of(words.begin(), words.end(), [&one](const std::string& word) {
+    return word == one.word || word == kExactRewrites.word;
+  });
 }
 
 const tensorflow::RewriterConfig::CustomGraphOptimizer* FindEntry(
-    const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
+    std::string_view optimizer, const GraphOptimizationPassOptions& options) {
   if (options.session_options == nullptr) return nullptr;
   const auto& rewrite = options.session_options->config.graph_options().rewrite_options();
-  for (const auto& optimizer : rewrite.custom_optimizers()) {
-    if (optimizer.name() == one.optimizer) return &optimizer;
+  for (const auto& each : rewrite.custom_optimizers()) {
+    if (each.name() == optimizer) return &each;
   }
   return nullptr;
 }

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "metrics/node_prefix.h"
@@ -26,17 +27,18 @@ using tensorflow::NodeBuilder;
 // TensorFlow partitions the graph: on the master for a session, in the calling task for a TF2
 // function. docs/decisions/rewrites.md.
 
-// How a session and a process ask for a rewrite.
+// How a session and a process ask for a rewrite. A session comes first: one that switches a rewrite
+// off does without it.
 struct RewriteSwitch {
   // The name of a custom optimizer in a session's RewriterConfig. TensorFlow ignores names that it
-  // does not know.
+  // does not know. The parameter "off" switches the rewrite off.
   const char* optimizer;
-  // An environment variable that asks for it in every session and function of this process.
-  const char* variable;
+  // A word of TENSORWIRE_REWRITES, for sessions that do not choose, and functions.
+  const char* word;
 };
 
 // Asks for all rewrites that leave every result as it is, bit by bit.
-constexpr RewriteSwitch kExactRewrites{"tensorwire_exact_rewrites", "TENSORWIRE_EXACT_REWRITES"};
+constexpr RewriteSwitch kExactRewrites{"tensorwire_exact_rewrites", "exact"};
 
 // A session makes a node of this name a target of its partial runs. The feeds of such a run may
 // depend on its earlier results, which its graph does not show.
@@ -45,12 +47,15 @@ constexpr char kPartialRunNode[] = "tensorwire_partial_run";
 // Whether a graph is one that can be rewritten at all: it is whole, and not of a partial run.
 bool MayRewrite(const GraphOptimizationPassOptions& options);
 
+// The words of TENSORWIRE_REWRITES, which tensorwire.plugin.rewrites has checked.
+std::vector<std::string> RewritesOfProcess();
+
 // Whether `one`, or kExactRewrites, is switched on.
 bool IsAskedFor(const RewriteSwitch& one, const GraphOptimizationPassOptions& options);
 
-// The entry of a session's RewriterConfig that asks for `one`, or null.
+// The custom optimizer of this name in a session's RewriterConfig, or null.
 const tensorflow::RewriterConfig::CustomGraphOptimizer* FindEntry(
-    const RewriteSwitch& one, const GraphOptimizationPassOptions& options);
+    std::string_view optimizer, const GraphOptimizationPassOptions& options);
 
 // Whether TensorFlow casts floats to bfloat16 wherever they cross from task to task.
 bool CastsFloats(const GraphOptimizationPassOptions& options);

@@ -23,6 +23,8 @@ namespace {
 constexpr char kNarrowing[] = "wire_dtype";
 // For a whole variable with fewer floats, the conversions cost more than the saved bytes.
 constexpr int64_t kLeastFloats = 256;
+constexpr char kAllBits[] = "float32";
+constexpr char kPattern[] = "float32=";  // begins a word of TENSORWIRE_REWRITES
 
 struct WireDtype {
   std::string name;
@@ -32,31 +34,30 @@ struct WireDtype {
 
 // What a session or this process asks for; DT_INVALID: nothing.
 absl::Status FindWireDtype(const GraphOptimizationPassOptions& options, WireDtype* found) {
-  std::string exclude;
   if (const auto* entry = FindEntry(kWireDtype, options); entry != nullptr) {
     const auto& parameters = entry->parameter_map();
     if (const auto at = parameters.find("dtype"); at != parameters.end()) {
       found->name = at->second.s();
     }
     if (const auto at = parameters.find("exclude"); at != parameters.end()) {
-      exclude = at->second.s();
+      found->exclude = absl::StrSplit(at->second.s(), ',', absl::SkipWhitespace());
     }
+    if (found->name == kAllBits) return absl::OkStatus();
   } else {
-    const char* const name = std::getenv(kWireDtype.variable);
-    const char* const patterns = std::getenv(kWireDtypeExcludeVariable);
-    if (name == nullptr || *name == '\0') return absl::OkStatus();
-    found->name = name;
-    exclude = patterns == nullptr ? "" : patterns;
+    for (const std::string& word : RewritesOfProcess()) {
+      if (word == "bfloat16" || word == "float16") found->name = word;
+      if (word.rfind(kPattern, 0) == 0) found->exclude.push_back(word.substr(sizeof(kPattern) - 1));
+    }
+    if (found->name.empty()) return absl::OkStatus();
   }
   if (found->name == "bfloat16") {
     found->type = tensorflow::DT_BFLOAT16;
   } else if (found->name == "float16") {
     found->type = tensorflow::DT_HALF;
   } else {
-    return absl::InvalidArgumentError("wire_dtype takes bfloat16 or float16, and not \"" +
+    return absl::InvalidArgumentError("wire_dtype takes bfloat16, float16 or float32, and not \"" +
                                       found->name + "\"");
   }
-  found->exclude = absl::StrSplit(exclude, ',', absl::SkipWhitespace());
   return absl::OkStatus();
 }
 

@@ -14,10 +14,10 @@ namespace tensorwire::plugin {
 // sent between tasks in 16 bits. Results change, so it is not one of kExactRewrites.
 // docs/decisions/rewrites.md.
 
-// Its parameters are `dtype`, "bfloat16" or "float16", and `exclude`: shell patterns of names,
-// separated by commas.
-constexpr RewriteSwitch kWireDtype{"tensorwire_wire_dtype", "TENSORWIRE_WIRE_DTYPE"};
-constexpr char kWireDtypeExcludeVariable[] = "TENSORWIRE_WIRE_DTYPE_EXCLUDE";
+// The name of a custom optimizer in a session's RewriterConfig. Its parameters are `dtype`,
+// "bfloat16" or "float16", or "float32" for none; and `exclude`: shell patterns of names, separated
+// by commas. TENSORWIRE_REWRITES has the dtype as a word, and float32=PATTERN for each pattern.
+constexpr char kWireDtype[] = "tensorwire_wire_dtype";
 
 // Our own operations. The first one converts floats to its attribute T, bfloat16 or half. It rounds
 // to the nearest value, to even if halfway. With attribute `by_chance` it rounds up or down by

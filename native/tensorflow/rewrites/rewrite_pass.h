@@ -16,9 +16,9 @@ namespace tensorwire::plugin {
 // docs/decisions/rewrites.md.
 
 // Repeated ids are sent once, and their rows come back once.
-constexpr RewriteSwitch kUniquePull{"tensorwire_unique_pull", "TENSORWIRE_UNIQUE_PULL"};
+constexpr RewriteSwitch kUniquePull{"tensorwire_unique_pull", "unique_pull"};
 // Gradients of equal ids are summed before they are sent.
-constexpr RewriteSwitch kSummedPush{"tensorwire_summed_push", "TENSORWIRE_SUMMED_PUSH"};
+constexpr RewriteSwitch kSummedPush{"tensorwire_summed_push", "summed_push"};
 
 // Why a whole graph is not rewritten.
 constexpr char kNoOrder[] = "a cycle that is no loop: nothing is known of the graph's order";

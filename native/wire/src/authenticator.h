@@ -12,7 +12,7 @@ namespace tensorwire::wire {
 
 // The end of every message about tokens that differ.
 inline constexpr const char* kSameToken =
-    ": TENSORWIRE_TOKEN_FILE (or TENSORWIRE_TOKEN) must give every task of the job the same token";
+    ": TENSORWIRE_TOKEN_FILE must give every task of the job the same token";
 
 // Proves and checks the job token. The opening of a connection whose two ends both have one:
 //

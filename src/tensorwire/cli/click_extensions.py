@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from tensorwire.cli import old_spellings
 from tensorwire.errors import UsageError
 from tensorwire.options import Option, options
 
@@ -26,9 +27,17 @@ Commands = Mapping[str, tuple[str, str]]
 class LazyGroup(click.Group):
     """A group that imports the module of a command only when the command is used."""
 
-    def __init__(self, *args: object, lazy: Commands, **kwargs: object) -> None:
+    def __init__(
+        self,
+        *args: object,
+        lazy: Commands,
+        everywhere: Sequence[click.Option] = (),
+        **kwargs: object,
+    ) -> None:
+        """`everywhere`: options that each command takes, too, without a line in its help."""
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self._lazy = lazy
+        self._everywhere = everywhere
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._lazy)
@@ -39,6 +48,10 @@ class LazyGroup(click.Group):
         module, _, attribute = self._lazy[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        known = {parameter.name for parameter in command.params}
+        command.params += [each for each in self._everywhere if each.name not in known]
+        if isinstance(command, LazyGroup):
+            command._everywhere = self._everywhere
         return command
 
     def resolve_command(
@@ -46,7 +59,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self._lazy and (alike := get_close_matches(args[0], self._lazy, n=1)):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {alike[0]!r}?")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        path = " ".join([*ctx.command_path.split()[1:], name or ""])
+        return name, command, old_spellings.replace(path, rest)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -68,6 +83,26 @@ def refuse_unused(why: str, *names: str) -> None:
         source = context.get_parameter_source(str(parameter.name))
         if parameter.name in names and source is ParameterSource.COMMANDLINE:
             raise UsageError(f"{parameter.opts[0]} {why}")
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists its options by `Option.section`."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            if (line := parameter.get_help_record(ctx)) is not None:
+                title = getattr(parameter, "section", "") or "Options"
+                sections.setdefault(title, []).append(line)
+        for title, lines in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
+
+class _Option(click.Option):
+    def __init__(self, *names: Any, section: str = "", **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.section = section
 
 
 class Number(click.FloatRange):
@@ -100,19 +135,20 @@ def options_of(record: type, fields: Sequence[str] | None = None) -> Callable[[C
     return decorate
 
 
-def takes(record: type, name: str) -> Callable[[Callable[..., Any]], Any]:
-    """The options of a dataclass; the command gets the record made of them as its argument `name`.
+def takes(record: type, name: str, *fields: str) -> Callable[[Callable[..., Any]], Any]:
+    """The options of a dataclass, or of these fields; the command gets the record as `name`.
 
     What the record's constructor raises is an error of the command line.
     """
+    taken = fields or tuple(each.field for each in options(record))
 
     def decorate(command: Callable[..., Any]) -> Any:
         @functools.wraps(command)
         def with_record(*args: Any, **given: Any) -> Any:
-            fields = {each.field: given.pop(each.field) for each in options(record)}
-            return command(*args, **given, **{name: record(**fields)})
+            made = record(**{field: given.pop(field) for field in taken})
+            return command(*args, **given, **{name: made})
 
-        return options_of(record)(with_record)
+        return options_of(record, taken)(with_record)
 
     return decorate
 
@@ -135,7 +171,9 @@ def _click_option(option: Option) -> Callable[[Command], Command]:
         settings["callback"] = lambda _context, _option, text: None if text is None else parse(text)
     if not option.name.startswith("-"):
         return click.argument(option.name, nargs=-1, metavar=option.metavar)
-    return click.option(*option.name.split(), option.field, **settings)
+    return click.option(
+        *option.name.split(), option.field, cls=_Option, section=option.section, **settings
+    )
 
 
 def _click_type(option: Option) -> Any:

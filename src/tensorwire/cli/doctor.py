@@ -4,22 +4,23 @@ works on this machine and in a cluster.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from tensorwire.cli.click_extensions import takes
-from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.click_extensions import SectionedCommand, takes
+from tensorwire.cli.options import Output
 from tensorwire.cli.tensorflow import model_of_file, quiet_tensorflow
 from tensorwire.cli.two_ends import SERVER, TwoEnds, two_ends_options
 from tensorwire.cluster import ClusterSpec, endpoint_map_path, parse_tf_config
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.files import read_json, write_whole
+from tensorwire.files import read_json
 from tensorwire.laboratory import laboratory
 from tensorwire.options import option
 from tensorwire.units import RATE_EXAMPLE, parse_rate
@@ -42,6 +43,13 @@ def _link(text: str) -> float:
 @dataclass(frozen=True)
 class DoctorOptions:
     """What the doctor looks at."""
+
+    SECTIONS: ClassVar = {
+        "A running job": ("endpoints", "seconds", "wait_s", "link_mb_per_s", "records"),
+        "A placement": ("plan_path", "graph", "ps"),
+        "Input data": ("data", "data_mb_per_step"),
+        "Layers of this machine": ("layers", "lab_text"),
+    }
 
     endpoints: str | None = option(
         None,
@@ -74,8 +82,8 @@ class DoctorOptions:
     )
     plan_path: Path | None = option(
         None,
-        "Diagnose a placement that `tensorwire place --strategy … --json` wrote.",
-        name="--plan",
+        "Diagnose a placement that `tensorwire place --placement … --json` wrote.",
+        name="--placement-file",
         metavar="FILE.json",
     )
     graph: Path | None = option(
@@ -96,12 +104,12 @@ class DoctorOptions:
         above=0,
     )
     layers: bool = option(
-        False,
-        "Measure TCP, RPC and tensors between two processes of this machine, in a minute.",
+        False, "Measure TCP, RPC and tensors between two processes of this machine, in a minute."
     )
     lab_text: str | None = option(
         None, "Like --layers, in a lab: hosts=2,…", name="--lab", metavar="SPEC"
     )
+    exit_code: bool = option(False, "End with status 1 if anything is found.")
 
     def __post_init__(self) -> None:
         if self.records and self.endpoints:
@@ -113,6 +121,7 @@ class DoctorOptions:
 
 
 @click.command(
+    cls=SectionedCommand,
     epilog="""\b
 Examples:
   tensorwire doctor
@@ -120,15 +129,12 @@ Examples:
   tensorwire doctor --job server                        # on host1, and on host2:
   tensorwire doctor --job client --target host1:12222
   tensorwire doctor --record with-4-workers.json --record with-8-workers.json
-  tensorwire doctor --graph model.ckpt-1000.meta --ps 5"""
+  tensorwire doctor --graph model.ckpt-1000.meta --ps 5""",
 )
 @takes(DoctorOptions, "options")
-@json_option
-@report_option
+@takes(Output, "output")
 @two_ends_options
-def doctor(
-    *, ends: TwoEnds, options: DoctorOptions, json_path: Path | None, report_path: Path | None
-) -> None:
+def doctor(*, ends: TwoEnds, options: DoctorOptions, output: Output) -> None:
     """Say why a job does not scale: the most expensive cause first, with the change to make.
 
     Looks at the metrics of a running job's tasks, at a placement, at the input data, and at the
@@ -137,18 +143,19 @@ def doctor(
     from tensorwire.doctor.diagnose import diagnose
     from tensorwire.doctor.records import to_json
     from tensorwire.report import doctor as report
-    from tensorwire.report import page
 
     if ends.job == SERVER:
         _layers(ends, None)
         return
     diagnosis = diagnose(_evidence(ends, options))
-    if json_path is not None:
-        write_whole(json_path, to_json(diagnosis))
-    if report_path is not None:
-        page.write(report_path, report.page(diagnosis))
-    for line in report.lines(diagnosis):
-        click.echo(line)
+    output.give(
+        lambda: to_json(diagnosis),
+        lambda: click.echo("\n".join(report.lines(diagnosis))),
+        lambda: report.page(diagnosis),
+    )
+    if options.exit_code and diagnosis.findings:
+        rules = ", ".join(each.rule for each in diagnosis.findings)
+        raise TensorwireError(f"{len(diagnosis.findings)} findings: {rules}")
 
 
 def _evidence(ends: TwoEnds, options: DoctorOptions) -> Evidence:
@@ -194,7 +201,7 @@ def _evidence_of_job(options: DoctorOptions, *, needs_job: bool) -> Evidence:
     elif needs_job:
         raise TensorwireError(
             f"nothing to look at: {NO_TASK}; or examine something else with --layers, --graph, "
-            "--plan, --data or --record",
+            "--placement-file, --data or --record",
             page="docs/doctor.md",
         )
     return replace(evidence, machine=Machine.here(), version=tensorwire.__version__)
@@ -257,6 +264,7 @@ class CheckOptions:
         None, "gRPC addresses of the ps: HOST:PORT with commas.", metavar="LIST"
     )
     worker_hosts: str | None = option(None, "gRPC addresses of the workers.", metavar="LIST")
+    chief_hosts: str | None = option(None, "gRPC address of the chief.", metavar="LIST")
     timeout_s: float = option(
         3.0, "Seconds to wait for each port.", name="--timeout", least=0.1, most=60
     )
@@ -270,8 +278,8 @@ Examples:
   TF_CONFIG='{"cluster": …}' tensorwire check"""
 )
 @takes(CheckOptions, "options")
-@json_option
-def check(options: CheckOptions, json_path: Path | None) -> None:
+@takes(Output, "output", "form", "json_path")
+def check(options: CheckOptions, output: Output) -> None:
     """Say what works on this machine and in a running cluster, and what to do.
 
     The cluster is named by options, or by TF_CONFIG. Run this command on the host of each task:
@@ -282,23 +290,34 @@ def check(options: CheckOptions, json_path: Path | None) -> None:
     from tensorwire.doctor.check_tasks import tasks
 
     cluster = _cluster(options)
-    found = _show(machine())
+    checks = machine()
     if cluster is not None:
-        found += _show(tasks(cluster, options.timeout_s, endpoint_map_path()))
-    if json_path is not None:
+        checks = itertools.chain(checks, tasks(cluster, options.timeout_s, endpoint_map_path()))
+    found = []
+    for each in checks:  # a line as soon as a check is made
+        found.append(each)
+        if not output.is_json:
+            _show(each)
+
+    def document() -> str:
         named = [
             {"state": f.state, "subject": f.rule, "text": f.title, "advice": f.change}
             for f in found
         ]
-        document = {"command": "check", "findings": named}
-        write_whole(json_path, json.dumps(document, indent=1) + "\n")
+        return json.dumps({"command": "check", "findings": named}, indent=1) + "\n"
+
+    output.give(document, lambda: None)
     failed = [each.rule for each in found if each.state == "error"]
     if failed:
         raise TensorwireError(f"{len(failed)} of {len(found)} checks failed: {', '.join(failed)}")
 
 
 def _cluster(options: CheckOptions) -> ClusterSpec | None:
-    named: dict[str, Any] = {"ps": options.ps_hosts, "worker": options.worker_hosts}
+    named: dict[str, Any] = {
+        "chief": options.chief_hosts,
+        "worker": options.worker_hosts,
+        "ps": options.ps_hosts,
+    }
     hosts = {job: text for job, text in named.items() if text is not None}
     if hosts:
         return ClusterSpec.from_hosts(**hosts)
@@ -306,13 +325,8 @@ def _cluster(options: CheckOptions) -> ClusterSpec | None:
     return None if config is None else config.cluster
 
 
-def _show(findings: Iterable[Finding]) -> list[Finding]:
-    """Prints each finding as soon as it is made, and returns all of them."""
-    shown = []
-    for each in findings:
-        mark, colour = _MARKS[each.state]
-        click.echo(f"{click.style(f'{mark:>4}', fg=colour)}  {each.rule}: {each.title}")
-        if each.change:
-            click.echo(f"      {each.change}")
-        shown.append(each)
-    return shown
+def _show(finding: Finding) -> None:
+    mark, colour = _MARKS[finding.state]
+    click.echo(f"{click.style(f'{mark:>4}', fg=colour)}  {finding.rule}: {finding.title}")
+    if finding.change:
+        click.echo(f"      {finding.change}")

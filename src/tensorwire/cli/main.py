@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from tensorwire import __version__
+from tensorwire import __version__, settings
 from tensorwire.cli.click_extensions import LazyGroup
 from tensorwire.errors import TensorwireError, UsageError
 
@@ -22,7 +23,7 @@ COMMANDS = {
         "Train Wide & Deep on real flights, on grpc and on grpc++.",
     ),
     "check": ("tensorwire.cli.doctor:check", "Say what works on this machine and in a cluster."),
-    "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),
+    "run": ("tensorwire.cli.run:run", "Run a training script unchanged, with the plug-in loaded."),
     "build": ("tensorwire.cli.run:build", "Compile the plug-in for the installed TensorFlow."),
     "bench": ("tensorwire.bench.commands:bench", "Measure the layers below a training step."),
     "report": (
@@ -37,35 +38,72 @@ COMMANDS = {
     "nic": ("tensorwire.cli.top:nic", "Show what the network interfaces move."),
 }
 
-_OF_ALL_COMMANDS = ("--quiet", "--verbose", "--debug")
+_log = logging.getLogger(__name__)
 INTERRUPTED = 128 + signal.SIGINT
 
 
+def _choose(ctx: click.Context, option: click.Parameter, is_given: bool) -> None:
+    if not is_given or ctx.resilient_parsing:
+        return
+    root = ctx.find_root()
+    chosen = root.ensure_object(set)
+    chosen.add(option.name)
+    if {"quiet", "verbose"} <= chosen:
+        raise UsageError("--quiet and --verbose exclude each other")
+    if option.name == "quiet":
+        # Progress, notes and warnings go to standard error; `run_command` has kept it for errors.
+        sys.stderr = root.with_resource(open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    if option.name == "verbose":
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
+
+
+def _of_all_commands(*, hidden: bool) -> list[click.Option]:
+    helps = {
+        "--quiet": "Show results and errors only, and no progress.",
+        "--verbose": "Show the log of tensorwire and of TensorFlow, too.",
+        "--debug": "Show the traceback of an error.",
+    }
+    common: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": _choose}
+    return [
+        click.Option([name], help=help, hidden=hidden, **common) for name, help in helps.items()
+    ]
+
+
+class _Root(LazyGroup):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # `main` of click would end with 1, and say nothing.
+            watched = select.poll()
+            watched.register(sys.stdout, 0)
+            if not any(events & select.POLLERR for _, events in watched.poll(0)):
+                raise TensorwireError(
+                    f"a process that was written to has ended: {error}"
+                ) from error
+            # The reader has what it wanted (`tensorwire … | head`). No output is possible any more,
+            # and the interpreter's own flush at exit must not complain either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(0) from None
+
+
 @click.group(
-    cls=LazyGroup,
+    cls=_Root,
     lazy=COMMANDS,
+    params=_of_all_commands(hidden=False),
+    everywhere=_of_all_commands(hidden=True),
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: tensorwire demo",
 )
 @click.version_option(__version__, prog_name="tensorwire")
-@click.option("--quiet", is_flag=True, help="Show results and errors only, and no progress.")
-@click.option("--verbose", is_flag=True, help="Show the log of tensorwire and of TensorFlow, too.")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.pass_context
-def cli(ctx: click.Context, quiet: bool, verbose: bool, debug: bool) -> None:
+def cli() -> None:
     """Parameter-server training at wire speed on a stock TensorFlow.
 
-    Options of all commands stand before the command: tensorwire --quiet bench steps.
+    --quiet, --verbose and --debug stand before or after the command.
     """
-    ctx.obj = {"debug": debug}
-    if quiet and verbose:
-        raise UsageError("--quiet and --verbose exclude each other")
-    if quiet:
-        # Progress, notes and warnings go to standard error; `run_command` has kept it for errors.
-        sys.stderr = ctx.with_resource(open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    if verbose:
-        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
+    if old := settings.replace_old_names(os.environ):
+        _log.warning("tensorwire: %s", old)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -80,16 +118,15 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     error, which begins with `name`.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    # Read from the arguments, not from the parsed options, because the parsing itself may fail.
-    debug = "--debug" in arguments[: _command_position(arguments)]
     stderr = sys.stderr
+    chosen: set[str] = set()
 
     def fail(message: str, exit_code: int) -> NoReturn:
         sys.stderr = stderr
-        _fail(name, message, exit_code, debug)
+        _fail(name, message, exit_code, "debug" in chosen)
 
     try:
-        status = command.main(args=arguments, prog_name=name, standalone_mode=False)
+        status = command.main(args=arguments, prog_name=name, standalone_mode=False, obj=chosen)
         sys.exit(status if isinstance(status, int) else 0)
     except TensorwireError as error:
         fail(str(error), error.exit_code)
@@ -102,11 +139,6 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         fail(error.format_message().replace("\n", " ") + _hint(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         fail("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader has ended (`tensorwire … | head`). No output is possible any more, and the
-        # interpreter's own flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     finally:
         sys.stderr = stderr
 
@@ -116,16 +148,7 @@ def _hint(error: click.ClickException) -> str:
     where = getattr(error, "ctx", None)
     if where is None:
         return ""
-    option = getattr(error, "option_name", None)
-    if option in _OF_ALL_COMMANDS and where.parent is not None:
-        root, _, command = where.command_path.partition(" ")
-        return f" It stands before the command: {root} {option} {command}"
     return f" (see `{where.command_path} --help`)"
-
-
-def _command_position(arguments: Sequence[str]) -> int:
-    """The index of the command's name; all arguments after it belong to the command."""
-    return next((i for i, a in enumerate(arguments) if not a.startswith("-")), len(arguments))
 
 
 def _fail(name: str, message: str, exit_code: int, debug: bool) -> NoReturn:

@@ -12,10 +12,9 @@ import click
 
 from tensorwire import __version__
 from tensorwire.cli.click_extensions import takes
-from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.options import Output
 from tensorwire.cli.tensorflow import check_script, model_of_file
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.files import write_whole
 from tensorwire.options import option
 from tensorwire.placement.plan import STRATEGIES, Model
 from tensorwire.placement.traffic import ASSUMED_BATCH
@@ -44,7 +43,7 @@ class PlaceOptions:
         path="any",
         repeated=True,
     )
-    batch: int = option(
+    batch_size: int = option(
         ASSUMED_BATCH,
         "Batch size: replaces unknown dimensions of the graph, without --traffic.",
         least=1,
@@ -55,17 +54,14 @@ class PlaceOptions:
     strategies: Sequence[str] = option(
         (),
         "May be given more than once.  [default: all]",
-        name="--strategy",
+        name="--placement",
         choices=tuple(STRATEGIES),
         repeated=True,
     )
     keep_whole: Sequence[str] = option(
-        (),
-        "Variable name or pattern that balanced does not split.",
-        metavar="NAME",
-        repeated=True,
+        (), "Variable name or pattern that balanced does not split.", metavar="NAME", repeated=True
     )
-    deadline_s: float = option(120.0, "Seconds that --script may take.", name="--deadline", least=1)
+    timeout_s: float = option(120.0, "Seconds that --script may take.", name="--timeout", least=1)
 
     def __post_init__(self) -> None:
         if (self.graph is None) == (self.script is None):
@@ -80,15 +76,9 @@ Examples:
   tensorwire place --script train.py --ps 5 --traffic run.json -- --job_name worker""",
 )
 @takes(PlaceOptions, "options")
-@json_option
-@report_option
+@takes(Output, "output")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT'S ARGUMENTS]")
-def place(
-    options: PlaceOptions,
-    json_path: Path | None,
-    report_path: Path | None,
-    arguments: tuple[str, ...],
-) -> None:
+def place(options: PlaceOptions, output: Output, arguments: tuple[str, ...]) -> None:
     """Show which variable lands on which ps under each strategy, and the resulting load.
 
     Optimizer slots count with their variable. Without a TF_CONFIG, the script runs as the chief of
@@ -97,6 +87,7 @@ def place(
     from tensorwire.placement import plan
     from tensorwire.placement.traffic import Traffic
     from tensorwire.report import placement, terminal
+    from tensorwire.report.section import Report
 
     if options.graph is not None:
         if arguments:
@@ -108,23 +99,20 @@ def place(
     traffic = Traffic.known(
         options.traffic_paths,
         model.crossings,
-        options.batch,
+        options.batch_size,
         exact_rewrites=options.exact_rewrites,
     )
     chosen = options.strategies or tuple(STRATEGIES)
     plans = [STRATEGIES[name](variables, options.ps, traffic) for name in chosen]
     section = placement.section(plans, model.unknown_operations)
-    if json_path is not None:
-        documents = [each.to_document() for each in plans]
-        write_whole(json_path, plan.to_json({"ps": options.ps, "plans": documents}))
-    if report_path is not None:
-        from tensorwire.report import page
-        from tensorwire.report.section import Report
-
-        headlines = [section.headline] if section.headline else []
-        facts = [f"tensorwire {__version__}", str(options.graph or options.script)]
-        page.write(report_path, Report("tensorwire place", facts, [section], headlines))
-    terminal.show([section])
+    headlines = [section.headline] if section.headline else []
+    facts = [f"tensorwire {__version__}", str(options.graph or options.script)]
+    documents = [each.to_document() for each in plans]
+    output.give(
+        lambda: plan.to_json({"ps": options.ps, "plans": documents}),
+        lambda: terminal.show([section]),
+        lambda: Report("tensorwire place", facts, [section], headlines),
+    )
 
 
 def _model_of_script(options: PlaceOptions, arguments: tuple[str, ...]) -> Model:
@@ -144,7 +132,7 @@ def _model_of_script(options: PlaceOptions, arguments: tuple[str, ...]) -> Model
         }
         task = {"type": "chief", "index": 0}
         environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-    found = dry_run.model_of_script([str(script), *arguments], environment, options.deadline_s)
+    found = dry_run.model_of_script([str(script), *arguments], environment, options.timeout_s)
     if not found.variables:
         raise TensorwireError(
             f"{script} made no variable for a ps: give it the arguments of its worker 0 after --"

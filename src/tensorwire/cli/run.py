@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tensorwire import engine
 from tensorwire.cli.click_extensions import refuse_unused, takes
+from tensorwire.cli.options import Output
 from tensorwire.cli.tensorflow import check_script, quiet_tensorflow
-from tensorwire.cluster import PROTOCOLS
+from tensorwire.cluster import GRPC, PROTOCOLS
 from tensorwire.metrics import endpoint
 from tensorwire.options import option
 from tensorwire.placement.plan import STRATEGIES
-from tensorwire.plugin.rewrites import EXACT_REWRITES, WIRE_DTYPES
+from tensorwire.plugin import rewrites
 from tensorwire.plugin.tensorflow_install import cache_folder
 from tensorwire.run import environment as run_environment
+from tensorwire.settings import METRICS, address_text
+
+if TYPE_CHECKING:
+    from tensorwire.plugin.build import Inventory
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,8 @@ class BuildOptions:
     epilog="Example, in a Dockerfile: ENV TENSORWIRE_CACHE=/opt/tensorwire and RUN tensorwire build"
 )
 @takes(BuildOptions, "options")
-def build(options: BuildOptions) -> None:
+@takes(Output, "output", "form")
+def build(options: BuildOptions, output: Output) -> None:
     """Find or compile the plug-in for the installed TensorFlow, and load it to see that it works.
 
     The wheel of tensorwire carries a plug-in for each TensorFlow of PyPI that it is tested with.
@@ -50,22 +58,24 @@ def build(options: BuildOptions) -> None:
     by this command, for a container image or a training machine without a compiler. The result is
     in the folder that TENSORWIRE_CACHE names, or in your cache folder.
     """
+    if options.only_list:
+        refuse_unused("compiles, and --list compiles nothing: leave one out", "force")
+    else:
+        refuse_unused("is for --list", "form")
     quiet_tensorflow()
-    from tensorwire.plugin.build import ensure_built
+    from tensorwire.plugin.build import ensure_built, inventory
     from tensorwire.plugin.loader import load
 
     if options.only_list:
-        _show_inventory()
+        found = inventory()
+        output.give(lambda: json.dumps(found.document(), indent=1), lambda: _show(found))
         return
     if options.force:
         ensure_built(rebuild=True)
     click.echo(load())
 
 
-def _show_inventory() -> None:
-    from tensorwire.plugin.build import inventory
-
-    found = inventory()
+def _show(found: Inventory) -> None:
     tensorflow, carried = found.tensorflow, found.carried
     click.echo(f"TensorFlow {tensorflow.version} in {tensorflow.library_folder}")
     click.echo(f"compile flags: {' '.join(tensorflow.compile_flags)}")
@@ -96,19 +106,16 @@ class RunOptions:
     """How a script runs."""
 
     protocol: str | None = option(
-        None,
-        "Overrides the script's protocol.  [default: the script's own]",
-        choices=PROTOCOLS,
+        None, "Overrides the script's protocol.  [default: the script's own]", choices=PROTOCOLS
     )
     tensor_fuse: bool = option(False, "Send the small tensors between two tasks as one message.")
     exact_rewrites: bool = option(
-        False,
-        "As --tensor-fuse, and send ids that repeat, their rows and their gradients once.",
+        False, "As --tensor-fuse, and send ids that repeat, their rows and their gradients once."
     )
     wire_dtype: str | None = option(
         None,
         "Send the floats of training steps between tasks in 16 bits. Changes results.",
-        choices=WIRE_DTYPES,
+        choices=rewrites.WIRE_DTYPES,
     )
     metrics_port: int | None = option(
         None,
@@ -118,9 +125,7 @@ class RunOptions:
         most=65535,
     )
     metrics_host: str | None = option(
-        None,
-        "Address on which --metrics-port listens.  [default: 127.0.0.1]",
-        metavar="ADDRESS",
+        None, "Address on which --metrics-port listens.  [default: 127.0.0.1]", metavar="ADDRESS"
     )
     placement: str | None = option(
         None,
@@ -170,22 +175,22 @@ def run(ctx: click.Context, options: RunOptions, script: str, arguments: tuple[s
     target = ["-m", script] if options.as_module else [script]
     if options.placement != "balanced":
         refuse_unused("is for --placement balanced", "traffic_paths", "keep_whole")
-    if options.metrics_port is None and not os.environ.get(endpoint.PORT_VARIABLE):
+    if options.protocol == GRPC:
+        refuse_unused("serves metrics of grpc++, and --protocol is grpc", "metrics_port")
+    if options.metrics_port is None:
         refuse_unused("is for --metrics-port: give that, too", "metrics_host")
     engine.check_security()
+    named = (options.tensor_fuse and "tensor_fuse", options.exact_rewrites and rewrites.EXACT)
     environment = run_environment.environment(
         options.protocol,
-        options.tensor_fuse,
-        debug=bool(ctx.obj and ctx.obj["debug"]),
+        debug="debug" in (ctx.obj or ()),
         placement=_encoded_placement(options, [*target, *arguments]),
-        exact_rewrites=options.exact_rewrites,
-        wire_dtype=options.wire_dtype,
+        words=[word for word in (*named, options.wire_dtype) if word],
         device_filters=options.device_filters is not None,
     )
     if options.metrics_port is not None:
-        environment[endpoint.PORT_VARIABLE] = str(options.metrics_port)
-    if options.metrics_host is not None:
-        environment[endpoint.HOST_VARIABLE] = options.metrics_host
+        host = options.metrics_host or endpoint.LOOPBACK
+        environment[METRICS] = address_text(host, options.metrics_port)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *target, *arguments], environment)
@@ -207,6 +212,6 @@ def _encoded_placement(options: RunOptions, command: Sequence[str]) -> str | Non
         return None
     variables = whole(model.variables, options.keep_whole)
     click.echo(f"tensorwire: planning the placement of {len(variables)} variables", err=True)
-    exact = options.exact_rewrites or EXACT_REWRITES.is_asked_for(None)
+    exact = options.exact_rewrites or rewrites.EXACT in rewrites.of_process(os.environ)
     traffic = Traffic.known(options.traffic_paths, model.crossings, exact_rewrites=exact)
     return default.encode(variables, traffic)

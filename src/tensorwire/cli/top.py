@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.live import Live
 
 from tensorwire.cli.click_extensions import takes
-from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.cli.options import Output
+from tensorwire.errors import TensorwireError
 from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, addresses_of
 from tensorwire.options import option
 from tensorwire.report.top import screen, waiting_screen
+
+if TYPE_CHECKING:
+    from tensorwire.metrics.nic import NicRate
 
 
 @dataclass(frozen=True)
@@ -30,8 +37,9 @@ class TopOptions:
         metavar="LIST",
     )
     interval: float = option(1.0, "Seconds between updates.", least=0.1)
-    once: bool = option(False, "Look once, then exit; the default without a terminal.")
-    as_json: bool = option(False, "With --once: print JSON.", name="--json")
+    once: bool = option(
+        False, "Look once, then exit; the default without a terminal, and with --output json."
+    )
 
 
 @click.command(
@@ -39,10 +47,11 @@ class TopOptions:
 Examples:
   tensorwire top
   tensorwire top --endpoints ps-0:9100,worker-0:9100
-  tensorwire top --once --json"""
+  tensorwire top --output json"""
 )
 @takes(TopOptions, "options")
-def top(options: TopOptions) -> None:
+@takes(Output, "output", "form")
+def top(options: TopOptions, output: Output) -> None:
     """Show what each task of a running job does, live.
 
     Columns: CPU (100 % is one core), memory, bytes in and out, requests served, the share of time
@@ -50,30 +59,28 @@ def top(options: TopOptions) -> None:
     busiest communication thread. A task with much more load than the others of its job is marked,
     with the tensor that causes it.
     """
-    if options.as_json and not options.once:
-        raise UsageError("--json goes with --once")
     job = ObservedJob(None if options.endpoints is None else addresses_of(options.endpoints))
     if not job.addresses():
         raise TensorwireError(NO_TASK, page="docs/metrics.md#tensorwire-top")
     console = Console(highlight=False)
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the way to end it
-        if options.once or not console.is_terminal:
-            _show_once(console, job, options.interval, options.as_json)
+        if options.once or output.is_json or not console.is_terminal:
+            _show_once(console, job, options.interval, output)
         else:
             _show_live(console, job, options.interval)
 
 
-def _show_once(console: Console, job: ObservedJob, interval: float, as_json: bool) -> None:
+def _show_once(console: Console, job: ObservedJob, interval: float, output: Output) -> None:
     job.look()
     time.sleep(interval)
     rates = job.look()
     if not rates.tasks:
         reasons = "; ".join(f"{where}: {why}" for where, why in sorted(rates.unreachable.items()))
         raise TensorwireError(f"no task answers ({reasons or 'they have ended'})")
-    if as_json:
-        click.echo(json.dumps(rates.to_json(), indent=2))
-    else:
-        console.print(screen(rates, interval, console.width))
+    output.give(
+        lambda: json.dumps(rates.to_json(), indent=2),
+        lambda: console.print(screen(rates, interval, console.width)),
+    )
 
 
 def _show_live(console: Console, job: ObservedJob, interval: float) -> None:
@@ -106,13 +113,21 @@ Examples:
 )
 @click.argument("interfaces", nargs=-1, metavar="[INTERFACE]...")
 @takes(NicOptions, "options")
-def nic(interfaces: tuple[str, ...], options: NicOptions) -> None:
+@takes(Output, "output", "form")
+def nic(interfaces: tuple[str, ...], options: NicOptions, output: Output) -> None:
     """Show KB/s (of 10^3 bytes) in and out of each network interface, and the share of its speed.
 
-    Shows all interfaces that are up, or those named. Ctrl-C stops it and prints the averages.
+    Shows all interfaces that are up, or those named. Ctrl-C stops it and prints the averages. JSON
+    is a line for each interval, and one for the averages.
     """
     from tensorwire.metrics.nic import choose, rates, read, readings
     from tensorwire.report import top as lines
+
+    def show(found: Sequence[NicRate], table: Sequence[str]) -> None:
+        output.give(
+            lambda: json.dumps([dataclasses.asdict(each) for each in found]),
+            lambda: click.echo("\n".join(table)),
+        )
 
     chosen = choose(interfaces)
     shown: list[str] = []
@@ -122,10 +137,12 @@ def nic(interfaces: tuple[str, ...], options: NicOptions) -> None:
         for before, after in itertools.islice(pairs, options.count):
             found = rates(chosen, before, after)
             names = [rate.interface for rate in found]
-            if names != shown:  # at the start, and when an interface was added or removed
-                click.echo("\n".join(lines.header(found)))
-                shown = names
-            click.echo(lines.line(found))
+            # At the start, and when an interface was added or removed.
+            header = lines.header(found) if names != shown else []
+            shown = names
+            show(found, [*header, lines.line(found)])
     except KeyboardInterrupt:
-        click.echo()
-    click.echo(lines.line(rates(chosen, begun, read())) + "   average")
+        if not output.is_json:
+            click.echo()
+    average = rates(chosen, begun, read())
+    show(average, [lines.line(average) + "   average"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tensorwire.cli.click_extensions import refuse_unused, takes
 from tensorwire.cluster import split_address
@@ -21,24 +21,21 @@ DEFAULT_PORT = 12222
 class TwoEnds:
     """The options for this host's part in a measurement between two hosts."""
 
+    SECTIONS: ClassVar = {"Two hosts": ("job", "target", "port", "timeout_s")}
+
     job: str | None = option(
-        None,
-        "Two hosts: the role of this host. The server ends with its client.",
-        choices=(SERVER, CLIENT),
+        None, "Role of this host. The server ends with its client.", choices=(SERVER, CLIENT)
     )
     """SERVER, CLIENT, or None: both ends run here."""
-    target: str | None = option(
-        None, "Two hosts: address of the server, for the client.", metavar="HOST:PORT"
-    )
+    target: str | None = option(None, "Address of the server, for the client.", metavar="HOST:PORT")
     port: int = option(
         DEFAULT_PORT,
-        "Two hosts: port of the server; what is measured uses the ports above it, and those + "
-        "20000.",
+        "Port of the server; what is measured uses the ports above it, and those + 20000.",
         least=1,
         most=65535,
     )
-    peer_timeout_s: float = option(
-        120.0, "Two hosts: seconds to wait for the other host.", name="--peer-timeout", above=0
+    timeout_s: float = option(
+        120.0, "Seconds to wait for the other host.", name="--timeout", above=0
     )
 
     def __post_init__(self) -> None:
@@ -52,12 +49,12 @@ class TwoEnds:
 
 
 def two_ends_options(command: Callable[..., Any]) -> Any:
-    """--job, --target, --port and --peer-timeout; the command gets them as `ends`."""
+    """--job, --target, --port and --timeout; the command gets them as `ends`."""
 
     @functools.wraps(command)
     def with_ends(*, ends: TwoEnds, **others: Any) -> Any:
         if ends.job is None:
-            refuse_unused(_TWO, "port", "peer_timeout_s")
+            refuse_unused(_TWO, "port", "timeout_s")
         return command(ends=ends, **others)
 
     return takes(TwoEnds, "ends")(with_ends)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import psutil
 
-from tensorwire import engine
+from tensorwire import engine, settings
 from tensorwire.doctor.evidence import Finding, checked
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.metrics import nic
 from tensorwire.metrics.collect import usable_cores
-from tensorwire.plugin import build, compiler, settings
+from tensorwire.plugin import build, compiler
 
 _FEW_FILES = 4096
 """A task needs a few descriptors for each peer, and one for each large tensor."""
@@ -141,9 +141,8 @@ def _security() -> Iterator[Finding]:
         yield checked("error", "token and TLS", str(error))
         return
     has_token = bool(os.environ.get("TENSORWIRE_TOKEN_FILE") or os.environ.get("TENSORWIRE_TOKEN"))
-    has_tls = os.environ.get("TENSORWIRE_TLS", "0") not in ("", "0")
     text = "a token" if has_token else "no token: the data ports accept any client"
-    if has_tls:
+    if settings.is_on("TENSORWIRE_TLS"):
         text += ", and TLS"
     yield checked("ok", "token and TLS", text)
 

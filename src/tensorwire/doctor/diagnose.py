@@ -56,6 +56,6 @@ def _not_looked_at(evidence: Evidence) -> Iterator[str]:
     elif len(evidence.job.hosts) > 1 and not any(h.link_mb_per_s for h in evidence.job.hosts):
         yield "how full the links of the hosts are (--link, such as 10gbit)"
     if evidence.placement is None:
-        yield "the graph's placement (--graph or --plan)"
+        yield "the graph's placement (--graph or --placement-file)"
     if evidence.input is None:
         yield "the input path (--data)"

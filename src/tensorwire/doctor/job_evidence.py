@@ -91,8 +91,7 @@ def _read(endpoints: Sequence[str]) -> list[monitor.TaskMetrics]:
         if fetched.metrics is None:
             raise TensorwireError(
                 f"{fetched.address} gives no metrics: {fetched.error}; start the task on "
-                "grpc++ with TENSORWIRE_METRICS_PORT set, on another host also with "
-                "TENSORWIRE_METRICS_HOST=0.0.0.0, or leave it out of --endpoints",
+                "grpc++ with TENSORWIRE_METRICS=HOST:PORT, or leave it out of --endpoints",
                 page="docs/metrics.md",
             )
         found.append(fetched.metrics)

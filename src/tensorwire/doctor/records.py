@@ -71,7 +71,7 @@ def placement_of_document(document: Any, source: str) -> Placement:
     if isinstance(document, Mapping) and "plans" in document:
         plans = document["plans"]
         if len(plans) != 1:
-            raise UsageError(f"{source} has {len(plans)} plans: keep one, with --strategy")
+            raise UsageError(f"{source} has {len(plans)} plans: keep one, with --placement")
         document = plans[0]
     return placement_of_plan(PlacementPlan.from_document(document, source), source)
 

@@ -92,8 +92,7 @@ class Job(JobSpec):
             "FIRST_TASK_INDEX": str(group.first),
             "HOME": "/tmp",
             ENDPOINT_MAP_VARIABLE: f"{CONFIG_FOLDER}/{ENDPOINT_MAP_NAME}",
-            "TENSORWIRE_METRICS_HOST": "0.0.0.0",
-            "TENSORWIRE_METRICS_PORT": str(self.metrics_port),
+            "TENSORWIRE_METRICS": f"0.0.0.0:{self.metrics_port}",
         }
         if self.token_secret is not None:
             variables["TENSORWIRE_TOKEN_FILE"] = f"{TOKEN_FOLDER}/token"
@@ -154,8 +153,12 @@ class Job(JobSpec):
             words.append("--tensor-fuse")
         if self.exact_rewrites:
             words.append("--exact-rewrites")
+        if self.wire_dtype:
+            words += ["--wire-dtype", self.wire_dtype]
         if self.placement != "round_robin":
             words += ["--placement", self.placement]
+        for name in self.keep_whole:
+            words += ["--keep-whole", name]
         words.append(self.script.path)
         return " ".join([*map(shlex.quote, words), *map(self._word, self.arguments)])
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from tensorwire.dataclass_json import from_document
 from tensorwire.errors import UsageError
 
@@ -77,11 +75,7 @@ def group_labels(layout: str, case: str, group: Group) -> Mapping[str, str]:
 
     A chief is placed with the first workers.
     """
-    labels = {
-        SCENARIO_LABEL: SCENARIOS[layout],
-        CASE_LABEL: case,
-        INDEX_LABEL: str(group.index),
-    }
+    labels = {SCENARIO_LABEL: SCENARIOS[layout], CASE_LABEL: case, INDEX_LABEL: str(group.index)}
     if layout == ISOLATED:
         labels[TYPE_LABEL] = "ps" if group.role == "ps" else "worker"
     return labels
@@ -122,6 +116,8 @@ PUBLISHED = (
 def read_cases(path: Path) -> tuple[JobCase, ...]:
     """Reads the cases of a user's file. UsageError says what is wrong and shows the form."""
     try:
+        import yaml  # which only tensorwire[k8s] brings, and `plan --case 1` does not need
+
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from tensorwire.cluster import (
-    GRPCPP,
-    PROTOCOLS,
-)
+from tensorwire.cluster import GRPCPP, PROTOCOLS
 from tensorwire.engine import data_port
 from tensorwire.errors import UsageError
 from tensorwire.k8s import layout as layouts
 from tensorwire.k8s.pod_template import PodTemplate
 from tensorwire.options import option, required
 from tensorwire.placement.plan import STRATEGIES
+from tensorwire.plugin.rewrites import WIRE_DTYPES
 
 CONFIG_FOLDER = "/etc/tensorwire"
 """The folder in a container with the files of the job's ConfigMap."""
@@ -179,8 +177,17 @@ class JobSpec:
     exact_rewrites: bool = option(
         False, "Send and compute less with the same results, as in `tensorwire run`."
     )
+    wire_dtype: str | None = option(
+        None, "Send floats of steps in 16 bits, as in `tensorwire run`.", choices=WIRE_DTYPES
+    )
     placement: str = option(
         "round_robin", "Where variables go, as in `tensorwire run`.", choices=tuple(STRATEGIES)
+    )
+    keep_whole: Sequence[str] = option(
+        (),
+        "Variable name or pattern that --placement balanced does not split.",
+        metavar="NAME",
+        repeated=True,
     )
     worker_cpu: str = option("300m", "CPU of each worker.")
     worker_memory: str = option("4Gi")
@@ -231,8 +238,7 @@ class JobSpec:
     )
     pull_secret: str | None = option(None, "Secret for pulling the image.")
     service_account: str | None = option(
-        None,
-        "An existing service account that may list Jobs, if you may not create one.",
+        None, "An existing service account that may list Jobs, if you may not create one."
     )
     own_token_secret: str | None = option(
         None,
@@ -277,6 +283,8 @@ class JobSpec:
                 raise UsageError(
                     f"{variable} cannot be set, because it tells a pod which task it is"
                 )
+        if self.keep_whole and self.placement != "balanced":
+            raise UsageError("--keep-whole is for --placement balanced")
         if self.shared_memory and self.layout != layouts.COLOCATED:
             raise UsageError(
                 "--shared-memory is for tasks on one node: give --layout colocated, or leave it out"

@@ -23,16 +23,11 @@ from typing import Any
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import observed_job
 from tensorwire.metrics.collect import Source
-
-PORT_VARIABLE = "TENSORWIRE_METRICS_PORT"
-"""The port; 0: any free port."""
-HOST_VARIABLE = "TENSORWIRE_METRICS_HOST"
-SOCKET_VARIABLE = "TENSORWIRE_METRICS_SOCKET"
-"""Path of a socket, or of a folder in which each process makes its own socket."""
+from tensorwire.settings import METRICS, address_text
 
 LOOPBACK = "127.0.0.1"
 MOST_CLIENTS = 16
-_log = logging.getLogger("tensorwire")
+_log = logging.getLogger(__name__)
 
 
 class Endpoint:
@@ -77,10 +72,10 @@ def serve(
         reason = getattr(error, "strerror", None) or error
         raise TensorwireError(
             f"cannot serve metrics at {host}:{port} ({reason}); "
-            f"name another port with {PORT_VARIABLE}, or 0 for any"
+            f"name another port with {METRICS}, or 0 for any"
         ) from None
     bound = server.server_address[1]
-    return Endpoint(server, f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}")
+    return Endpoint(server, address_text(host, bound))
 
 
 def start_from_environment(
@@ -95,7 +90,7 @@ def start_from_environment(
 
     A failure is only logged, because it must not end the training.
     """
-    if not (os.environ.get(PORT_VARIABLE) or os.environ.get(SOCKET_VARIABLE)):
+    if not (wanted := os.environ.get(METRICS)):
         return
 
     def start() -> None:
@@ -103,7 +98,7 @@ def start_from_environment(
         from tensorwire.metrics.collect import source
 
         try:
-            address = serve(source(stats), **_wanted(os.environ)).address
+            address = serve(source(stats), **_place(wanted)).address
         except TensorwireError as error:
             _log.warning("tensorwire: %s", error)
             return
@@ -120,16 +115,15 @@ def start_from_environment(
     threading.Thread(target=start, name="tensorwire-endpoint", daemon=True).start()
 
 
-def _wanted(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of `serve` that the environment asks for."""
-    named = environment.get(SOCKET_VARIABLE)
-    if named:
-        path = Path(named).expanduser().absolute()
+def _place(text: str) -> dict[str, Any]:
+    """The arguments of `serve` for a value of METRICS; in a folder each process has a socket."""
+    if text.startswith("unix:"):
+        path = Path(text.removeprefix("unix:")).expanduser().absolute()
         return {"socket_path": path / f"{os.getpid()}.sock" if path.is_dir() else path}
-    text = environment.get(PORT_VARIABLE, "")
-    if not text.isdecimal() or int(text) > 65535:
-        raise TensorwireError(f"{PORT_VARIABLE}={text} is not a port: 0 to 65535")
-    return {"port": int(text), "host": environment.get(HOST_VARIABLE) or LOOPBACK}
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise TensorwireError(f"{METRICS}={text}: give HOST:PORT, a port of loopback, or unix:PATH")
+    return {"port": int(port), "host": host.strip("[]") or LOOPBACK}
 
 
 class _Bounded(socketserver.ThreadingMixIn):
@@ -188,7 +182,7 @@ def _serve_socket(source: Source, path: Path) -> Endpoint:
     except OSError as error:
         raise TensorwireError(
             f"cannot serve metrics at {path} ({error.strerror or error}); "
-            f"let {SOCKET_VARIABLE} name another path, or a folder"
+            f"let {METRICS} name another path, or a folder"
         ) from None
     path.chmod(0o600)
     pid = os.getpid()

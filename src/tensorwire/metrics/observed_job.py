@@ -18,11 +18,12 @@ import psutil
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.metrics.rates import JobRates, job_rates
 from tensorwire.metrics.task_metrics import TaskMetrics
+from tensorwire.settings import OLD_FOLDER
 
-FOLDER_VARIABLE = "TENSORWIRE_RUNTIME"
+FOLDER_VARIABLE = "XDG_RUNTIME_DIR"
 NO_TASK = (
     "no grpc++ task with an endpoint runs here: start tasks with `tensorwire run --protocol grpc++ "
-    "--metrics-port 0`, or with TENSORWIRE_METRICS_PORT=0 if the script names grpc++, or name "
+    "--metrics-port 0`, or with TENSORWIRE_METRICS=0 if the script names grpc++, or name "
     "them: --endpoints HOST:PORT,…"
 )
 """Error message for the case that no task has announced itself."""
@@ -41,11 +42,9 @@ class Announcement:
 
 def folder() -> Path:
     """The folder of announcements; it need not exist."""
-    named = os.environ.get(FOLDER_VARIABLE)
-    if named:
+    if named := os.environ.get(OLD_FOLDER):
         return Path(named).expanduser().absolute()
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
+    if runtime := os.environ.get(FOLDER_VARIABLE):
         return Path(runtime) / "tensorwire"
     return Path(tempfile.gettempdir()) / f"tensorwire-{os.getuid()}"
 
@@ -113,6 +112,7 @@ def _runs(record: Announcement) -> bool:
 
 
 TIMEOUT_S = 3.0
+_ON_THIS_HOST = ("unix:", "localhost:", "127.", "[::1]")
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,10 @@ def fetch(address: str, timeout_s: float = TIMEOUT_S) -> Fetched:
             )
         return Fetched(address, TaskMetrics.from_json(json.loads(body)))
     except (OSError, http.client.HTTPException) as error:
-        return Fetched(address, None, getattr(error, "strerror", None) or str(error) or "no answer")
+        reason = getattr(error, "strerror", None) or str(error) or "no answer"
+        if isinstance(error, ConnectionRefusedError) and not address.startswith(_ON_THIS_HOST):
+            reason += " (does the task serve on its loopback only? it needs --metrics-host 0.0.0.0)"
+        return Fetched(address, None, reason)
     except (ValueError, TypeError, AttributeError) as error:
         return Fetched(address, None, f"it sent no metrics ({error})")
     finally:

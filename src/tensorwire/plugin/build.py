@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorwire import __version__, engine
+from tensorwire import __version__, engine, settings
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler, prebuilt, tensorflow_install
 from tensorwire.plugin.digest import digest
@@ -76,10 +76,7 @@ def packaged_source() -> PluginSource:
     """The plug-in's source in this package."""
     native = engine.native_folder()
     return PluginSource(
-        native / "plugin",
-        native / "include",
-        engine.engine_library(),
-        prebuilt=native / "prebuilt",
+        native / "plugin", native / "include", engine.engine_library(), prebuilt=native / "prebuilt"
     )
 
 
@@ -115,7 +112,7 @@ def ensure_built(
         raise TensorwireError(f"no plug-in source in {source.folder}: install tensorwire again")
     carried = prebuilt.carried(source.prebuilt, source.digest)
     fitting = carried.fitting(tensorflow)
-    if fitting is not None and not rebuild and os.environ.get(PREBUILT_VARIABLE) != "0":
+    if fitting is not None and not rebuild and settings.is_on(PREBUILT_VARIABLE, default=True):
         return fitting
     try:
         return cache.ensure_built(recipe(tensorflow, source), rebuild)
@@ -140,6 +137,19 @@ class Inventory:
     """Finished builds that fit."""
     unfit: list[Path]
     """Finished builds for another TensorFlow, or of another version of tensorwire."""
+
+    def document(self) -> dict[str, object]:
+        """It as JSON."""
+        return {
+            "tensorflow": self.tensorflow.version,
+            "library_folder": str(self.tensorflow.library_folder),
+            "compile_flags": list(self.tensorflow.compile_flags),
+            "fingerprint": self.tensorflow.fingerprint(self.carried.headers),
+            "carried": {own: list(each.tensorflows) for own, each in self.carried.plugins.items()},
+            "fitting": None if self.fitting is None else str(self.fitting),
+            "cached": [str(path) for path in self.cached],
+            "unfit": [str(path) for path in self.unfit],
+        }
 
 
 def inventory() -> Inventory:

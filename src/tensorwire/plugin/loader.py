@@ -7,15 +7,15 @@ import json
 import logging
 import os
 import threading
-from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tensorwire import engine
+from tensorwire import engine, settings
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.plugin import patches, rewrites, settings
+from tensorwire.plugin import patches as tensorflow_patches
+from tensorwire.plugin import rewrites
 from tensorwire.plugin.build import ensure_built
+from tensorwire.plugin.stats import Stats, with_sums
 
 
 @dataclass(frozen=True)
@@ -27,40 +27,49 @@ class LoadedPlugin:
 
 
 _lock = threading.Lock()
-_log = logging.getLogger("tensorwire")
+_log = logging.getLogger(__name__)
 _loaded: LoadedPlugin | None = None
 
 
-def load() -> Path:
+def load(patches: bool | None = None) -> Path:
     """Registers the protocol "grpc++" with TensorFlow, once. Returns the library's path.
 
-    Compiles the plug-in if needed. Raises TensorwireError that says what to do.
+    Compiles the plug-in if needed.
+
+    Args:
+        patches: False takes back what was changed in TensorFlow's ConfigProto, Server and Session
+            (see `tensorwire.tf`), True changes it again. The first call changes it unless it is
+            False, and a later one without it changes nothing.
+
+    Raises:
+        TensorwireError: the plug-in cannot be compiled or loaded; the message says what to do.
     """
     global _loaded  # noqa: PLW0603 - a library is loaded once a process
     with _lock:
         if _loaded is None:
             check_environment()
             _loaded = _load(ensure_built())
-            patches.let_estimators_name_our_protocol()
-            patches.let_rewrites_see_partial_runs()
-            patches.let_config_protos_name_rewrites()
-            patches.let_ctrl_c_end_a_join()
-            if any(name.startswith("TENSORWIRE_METRICS_") for name in os.environ):
+            tensorflow_patches.let_estimators_name_our_protocol()
+            patches = patches is not False
+            if os.environ.get(settings.METRICS):
                 # Importing it takes 15 ms, which few processes need.
                 from tensorwire.metrics import endpoint
 
                 endpoint.start_from_environment(stats, _await_task)
+        if patches is not None:
+            tensorflow_patches.switch(patches)
         return _loaded.path
 
 
 def check_environment() -> None:
-    """Warns of settings that no part of tensorwire reads.
+    """Warns of settings with old names, and of those that no part of tensorwire reads.
 
     Raises UsageError for wrong settings that the plug-in would read too late to reject.
     """
-    rewrites.check_environment()
-    for sentence in settings.misspelt(os.environ):
-        _log.warning("tensorwire: %s", sentence)
+    for sentence in (settings.replace_old_names(os.environ), *settings.misspelt(os.environ)):
+        if sentence:
+            _log.warning("tensorwire: %s", sentence)
+    rewrites.of_process(os.environ)
     pool_mb = os.environ.get("TENSORWIRE_POOL_MB", "")
     if pool_mb and not pool_mb.isdecimal():
         raise UsageError(f"environment variable TENSORWIRE_POOL_MB={pool_mb}: expected a number")
@@ -87,50 +96,15 @@ def _load(path: Path) -> LoadedPlugin:
     return LoadedPlugin(path, library)
 
 
-def stats() -> dict[str, Any]:
-    """This process's metrics on grpc++ since its start, as `TaskMetrics` describes them.
+def stats() -> Stats:
+    """This process's metrics on grpc++ since its start, with totals over all peers.
 
-    The dict has totals over all peers, "pool", and the lists "tasks", "peers", "reactors" and
-    "tensors". Raises TensorwireError if the plug-in is not loaded.
+    Raises:
+        TensorwireError: the plug-in is not loaded.
     """
     if _loaded is None:
         raise TensorwireError("the grpc++ plug-in is not loaded: import tensorwire.tf first")
-    found = json.loads(_loaded.library.tensorwire_stats_json())
-    assert isinstance(found, dict)
-    return with_sums(found)
-
-
-_OF_CONNECTIONS = (
-    "tx_bytes", "rx_bytes", "tx_frames", "rx_frames", "tx_syscalls", "rx_syscalls", "lent_bytes",
-    "read_bytes", "connects", "damaged_frames",
-)  # fmt: skip
-_OF_TENSORS = (
-    "tx_tensors", "rx_tensors", "tx_tensor_bytes", "rx_tensor_bytes", "not_ready_us", "wire_us",
-)  # fmt: skip
-
-
-def with_sums(found: dict[str, Any]) -> dict[str, Any]:
-    """The plug-in's figures, with each peer's tensors summed over their names, and with totals."""
-    tensors: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for each in found["tensors"]:
-        if each["direction"] == "fused":
-            continue  # the tensor that carries it is counted
-        way = "tx" if each["direction"] == "out" else "rx"
-        tensors[each["task"], each["peer"]].update(
-            {
-                f"{way}_tensors": each["tensors"],
-                f"{way}_tensor_bytes": each["bytes"],
-                "not_ready_us": each["not_ready_us"],
-                "wire_us": each["wire_us"],
-            }
-        )
-    totals = {name: sum(peer[name] for peer in found["peers"]) for name in _OF_CONNECTIONS}
-    totals |= {name: sum(each[name] for each in tensors.values()) for name in _OF_TENSORS}
-    peers = [
-        peer | {name: tensors[peer["task"], peer["peer"]][name] for name in _OF_TENSORS}
-        for peer in found["peers"]
-    ]
-    return {**totals, **found, "peers": peers}
+    return with_sums(json.loads(_loaded.library.tensorwire_stats_json()))
 
 
 def _await_task() -> None:

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from tensorwire.plugin.rewrites import PARTIAL_RUN_NODE, REWRITES, ask_for_wire_dtype
+from tensorwire.plugin.rewrites import ARGUMENTS, PARTIAL_RUN_NODE, choose
 
 _LOOK_FOR_SIGNALS_S = 1.0
 
@@ -44,10 +44,7 @@ class _AfterImport(MetaPathFinder):
         self._here = threading.local()
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != self._name or self._called or getattr(self._here, "inside", False):
             return None
@@ -112,6 +109,30 @@ def _original(function: Any) -> Any:
     return getattr(function, "__wrapped__", function)
 
 
+_replaced: list[tuple[type, str, Any]] = []
+"""What the optional patches have put into TensorFlow: the class, the method's name, and ours."""
+
+
+def _replace(owner: type, name: str, ours: Any) -> None:
+    setattr(owner, name, ours)
+    _replaced.append((owner, name, ours))
+
+
+def switch(on: bool) -> None:
+    """Applies the patches without which grpc++ works, too, or takes them back.
+
+    What another library has replaced since is left as it is.
+    """
+    if on:
+        let_rewrites_see_partial_runs()
+        let_config_protos_name_rewrites()
+        let_ctrl_c_end_a_join()
+    while _replaced and not on:
+        owner, name, ours = _replaced.pop()
+        if getattr(owner, name) is ours:
+            setattr(owner, name, ours.__wrapped__)
+
+
 def let_estimators_name_our_protocol() -> None:
     """Makes estimators (TensorFlow up to 2.15) accept "grpc++", which their check rejects."""
     after_import("tensorflow_estimator.python.estimator.run_config", _widen_run_config_check)
@@ -148,16 +169,11 @@ def let_config_protos_name_rewrites() -> None:
 
     @functools.wraps(initialise)
     def with_rewrites(self: Any, *args: Any, **kwargs: Any) -> None:
-        asked_for = [name for name in REWRITES if kwargs.pop(name, False)]
-        wire_dtype = kwargs.pop("wire_dtype", None)
-        exclude = kwargs.pop("wire_dtype_exclude", ())
+        chosen = {name: kwargs.pop(name) for name in ARGUMENTS if name in kwargs}
         initialise(self, *args, **kwargs)
-        for name in asked_for:
-            REWRITES[name].ask_for_it(self)
-        if wire_dtype is not None:
-            ask_for_wire_dtype(self, wire_dtype, exclude)
+        choose(self, **chosen)
 
-    config_pb2.ConfigProto.__init__ = with_rewrites
+    _replace(config_pb2.ConfigProto, "__init__", with_rewrites)
 
 
 def let_ctrl_c_end_a_join() -> None:
@@ -191,7 +207,7 @@ def let_ctrl_c_end_a_join() -> None:
         if failures:
             raise failures[0]
 
-    server_lib.Server.join = join_in_a_thread
+    _replace(server_lib.Server, "join", join_in_a_thread)
 
 
 def let_rewrites_see_partial_runs() -> None:
@@ -227,7 +243,7 @@ def let_rewrites_see_partial_runs() -> None:
                     graph.finalize()
         return setup(self, [fetches, mark], feeds)
 
-    session.BaseSession.partial_run_setup = partial_run_setup
+    _replace(session.BaseSession, "partial_run_setup", partial_run_setup)
 
 
 def let_sessions_see_ps_only() -> None:

@@ -50,7 +50,7 @@ def _rests_on(answer: PlanResult) -> list[str]:
     beyond = basis.extrapolation(*answer.most)
     return [
         f"based on {basis.text}: {basis.machine}",
-        f"the job's own operations: {basis.question.job.source}",
+        f"the job is {basis.question.job.name}; its own operations: {basis.question.job.source}",
         *([f"extrapolates: {'; '.join(beyond)}"] if beyond else []),
         *calibration.notes,
     ]

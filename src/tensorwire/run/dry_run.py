@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tensorwire import settings
 from tensorwire.errors import TensorwireError
 from tensorwire.laboratory import laboratory
-from tensorwire.metrics import endpoint
 from tensorwire.placement.plan import Model
 from tensorwire.run import environment as run_environment
 
@@ -32,9 +32,9 @@ def model_of_script(
     with laboratory("lab").LocalCluster({"script": 1}) as cluster:
         found = cluster.directory / "variables.json"
         env = {
-            **run_environment.environment(None, False, False, environment),
+            **run_environment.environment(None, False, environment),
             run_environment.DRY_RUN_VARIABLE: str(found),
-            endpoint.PORT_VARIABLE: "",  # a dry run has no metrics to serve
+            settings.METRICS: "",  # a dry run has no metrics to serve
         }
         script = cluster.start("script", 0, [sys.executable, *command], env)
         deadline = time.monotonic() + deadline_s
@@ -43,7 +43,7 @@ def model_of_script(
             if time.monotonic() > deadline:
                 raise TensorwireError(
                     f"{command[0]} has not opened a training session within {deadline_s:g} s"
-                    f"{_last_words(script.log)}; set a longer --deadline"
+                    f"{_last_words(script.log)}; set a longer --timeout"
                 )
             time.sleep(_POLL_S)
         if found.exists():

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tensorwire import settings
 from tensorwire.errors import TensorwireError
+from tensorwire.plugin import rewrites
 from tensorwire.plugin.patches import after_import
-from tensorwire.plugin.rewrites import EXACT_REWRITES, TENSOR_FUSE, WIRE_DTYPE
 
 PROTOCOL_VARIABLE = "TENSORWIRE_RUN_PROTOCOL"
 DEBUG_VARIABLE = "TENSORWIRE_RUN_DEBUG"
@@ -29,31 +30,25 @@ _SITE = Path(__file__).parent / "site"
 
 def environment(
     protocol: str | None,
-    tensor_fuse: bool,
     debug: bool,
     inherited: Mapping[str, str] | None = None,
     placement: str | None = None,
-    exact_rewrites: bool = False,
-    wire_dtype: str | None = None,
+    words: Sequence[str] = (),
     device_filters: bool = False,
 ) -> dict[str, str]:
     """An environment in which Python processes load the plug-in when they import TensorFlow.
 
-    `protocol` overrides the script's protocol. `tensor_fuse` and `exact_rewrites` apply to all
-    sessions and functions. `wire_dtype` sends floats of steps in 16 bits. `placement` (encoded by
-    `placement.default`) decides where variables are placed. `device_filters`: sessions of workers
-    see the ps and their own task only.
+    `protocol` overrides the script's protocol. `words` (`rewrites.WORDS`) are the rewrites of all
+    sessions and functions, beside the inherited ones. `placement` (encoded by `placement.default`)
+    decides where variables are placed. `device_filters`: sessions of workers see the ps and their
+    own task only.
     """
     env = dict(os.environ if inherited is None else inherited)
     others = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_SITE)]
     env["PYTHONPATH"] = os.pathsep.join([str(_SITE), *others])
     env[PROTOCOL_VARIABLE] = protocol or ""
-    if tensor_fuse:
-        env[TENSOR_FUSE.variable] = "1"
-    if exact_rewrites:
-        env[EXACT_REWRITES.variable] = "1"
-    if wire_dtype:
-        env[WIRE_DTYPE.variable] = wire_dtype
+    if words:
+        env[settings.REWRITES] = rewrites.with_words(env, words)
     env[DEVICE_FILTERS_VARIABLE] = "auto" if device_filters else ""
     env[DEBUG_VARIABLE] = "1" if debug else ""
     if placement:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 _v1 = tf.compat.v1
-_log = logging.getLogger("tensorwire")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,7 @@ class PartialRestoreSaver(tf.compat.v1.train.Saver):  # type: ignore[misc]
         super().build()  # raises RuntimeError in eager code
         if self._parts:
             return  # built before
-        objects = [
-            *_v1.global_variables(),
-            *_v1.get_collection(_v1.GraphKeys.SAVEABLE_OBJECTS),
-        ]
+        objects = [*_v1.global_variables(), *_v1.get_collection(_v1.GraphKeys.SAVEABLE_OBJECTS)]
         with tf.name_scope("partial_restore"):
             for device in dict.fromkeys(each.device for each in objects):
                 self._parts.append(_part(device, [o for o in objects if o.device == device]))

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorwire.errors import UsageError
 from tensorwire.placement import graphs, strategy_v2
@@ -59,7 +59,14 @@ __all__ = [
     "variables",
 ]
 
-Source = Callable[[], Any] | str | Path | Sequence[Variable] | Any
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+Source: TypeAlias = (
+    "Callable[[], object] | str | Path | Sequence[Variable] | tf.Graph | GraphDef | MetaGraphDef"
+)
 
 
 def variables(source: Source) -> list[Variable]:
@@ -139,7 +146,7 @@ def balanced(
     )
 
 
-def device_setter(plan: Plan, **kwargs: Any) -> Any:
+def device_setter(plan: Plan, **kwargs: Any) -> Callable[[tf.Operation], str]:
     """A ``replica_device_setter`` that follows the plan; also for `device_fn` of a RunConfig.
 
     `kwargs`, such as `cluster`, are passed to TensorFlow's. Variables that the plan splits must be
@@ -149,7 +156,10 @@ def device_setter(plan: Plan, **kwargs: Any) -> Any:
 
     if "cluster" not in kwargs:
         kwargs.setdefault("ps_tasks", plan.ps)
-    return tf.compat.v1.train.replica_device_setter(ps_strategy=PlannedStrategy(plan), **kwargs)
+    setter: Callable[[tf.Operation], str] = tf.compat.v1.train.replica_device_setter(
+        ps_strategy=PlannedStrategy(plan), **kwargs
+    )
+    return setter
 
 
 @contextmanager
@@ -161,7 +171,7 @@ def scope(plan: Plan, **kwargs: Any) -> Iterator[None]:
         yield
 
 
-def apply(plan: Plan, strategy: Any) -> None:
+def apply(plan: Plan, strategy: tf.distribute.Strategy) -> None:
     """Makes a ParameterServerStrategy place the variables that it makes from now on by the plan.
 
     Raises:

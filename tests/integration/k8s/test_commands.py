@@ -23,7 +23,7 @@ JOB = (
     *("--name", "flights", "--image", "registry/image:1", "--script", "/app/train.py"),
     *("--workers", "4", "--ps", "2"),
 )
-FOLLOW = ("--wait", "--interval", "0.2")
+FOLLOW = ("--follow", "--interval", "0.2")
 WORKER_2 = "flights-worker-1-0-"
 
 
@@ -160,7 +160,7 @@ def test_a_quota_that_does_not_allow_the_pods_is_told(
     cluster: Cluster, nodes: BareNodes, run: Run
 ) -> None:
     quota(cluster, {"requests.cpu": "2.5"})
-    done = run("submit", *JOB, *FOLLOW, "--up-within", "2")
+    done = run("submit", *JOB, *FOLLOW, "--timeout", "2")
     assert "its pods cannot be created" in one_line(done) and "exceeded quota" in done.err
     assert "have the quota of the namespace raised" in done.err
 
@@ -246,7 +246,7 @@ def test_what_holds_a_job_up_is_said_and_the_wait_has_an_end(
         trouble(nodes)
 
     script(act)
-    done = run("submit", *JOB, *options, *FOLLOW, "--up-within", "2")
+    done = run("submit", *JOB, *options, *FOLLOW, "--timeout", "2")
     assert re.search(said, done.out), done
     assert "tasks of flights are up" in one_line(done) and re.search(said, done.err)
     assert "removes it" in done.err

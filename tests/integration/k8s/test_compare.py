@@ -138,7 +138,7 @@ def test_tasks_that_do_not_get_up_in_the_lab_are_not_waited_for_forever(
     pods_that: Callable[[str], list[str]], run_in_lab: Run
 ) -> None:
     arguments = pods_that("import time; print('waiting', flush=True); time.sleep(600)")
-    done = run_in_lab(*arguments, "--up-within", "1")
+    done = run_in_lab(*arguments, "--timeout", "1")
     assert done.status == 1
     assert "after 1 s 0 of 2 tasks are up and 0 of 1 train" in done.err
 

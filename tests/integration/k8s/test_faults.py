@@ -189,6 +189,6 @@ def test_pods_below_the_restricted_standard_are_refused_and_told(
     pod.write_text(pod.read_text().replace("runAsNonRoot: true", "runAsNonRoot: false"))
     named = ("--name", "flights", "--image", "image", "--script", "/app/train.py")
     size = ("--workers", "1", "--ps", "1", "--templates", str(tmp_path / "mine"))
-    done = run("submit", *named, *size, "--wait", "--interval", "0.2", "--up-within", "2")
+    done = run("submit", *named, *size, "--follow", "--interval", "0.2", "--timeout", "2")
     assert "its pods cannot be created" in one_line(done)
     assert "the namespace forbids a setting of your templates" in done.err

@@ -21,7 +21,7 @@ from tensorwire.k8s.state import JobState
 pytestmark = [pytest.mark.newest, pytest.mark.timeout(600, func_only=True)]
 
 HERE = Path(__file__).parent
-FOLLOW = ("--wait", "--interval", "0.5")
+FOLLOW = ("--follow", "--interval", "0.5")
 
 
 def arguments(script: str, workers: int, layout: str, format: str = "plain") -> list[str]:

@@ -26,7 +26,7 @@ GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "6553
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("mode", CALLS)
 def test_failed_functions_leave_nothing_behind(plugin: None, mode: str, protocol: str) -> None:
-    env = {"TENSORWIRE_TENSOR_FUSE": "1" if mode == "fused" else "0", **GIVES_BACK}
+    env = {"TENSORWIRE_REWRITES": "tensor_fuse" if mode == "fused" else "", **GIVES_BACK}
     jobs = {"ps": 1, "worker": 1, "chief": 1}
     with TensorFlowCluster(protocol, jobs, plugin=True) as cluster:
         cluster.ready(*(cluster.begin(job, 0, env) for job in ("ps", "worker")))

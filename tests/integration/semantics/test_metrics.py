@@ -128,7 +128,7 @@ def far_apart(plugin: None, tmp_path: Path) -> Iterator[tuple[TensorFlowCluster,
         ports = {"ps": 0, "worker": taken.getsockname()[1]}
         env = {
             job: {
-                "TENSORWIRE_METRICS_PORT": str(port),
+                "TENSORWIRE_METRICS": str(port),
                 observed_job.FOLDER_VARIABLE: str(tmp_path),
             }
             for job, port in ports.items()

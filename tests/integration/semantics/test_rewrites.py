@@ -520,6 +520,33 @@ def test_a_variable_that_has_grown_is_trained_as_before(
     assert found[2] == found[0]
 
 
+def test_what_a_session_chooses_wins_over_the_environment(plugin: None) -> None:
+    choices: dict[bool, list[dict[str, bool]]] = {
+        True: [{}, {"bundles": False}, {"exact_rewrites": False, "tensor_fuse": True}],
+        False: [
+            {"tensor_fuse": False},
+            {"exact_rewrites": False},
+            {"exact_rewrites": True, "tensor_fuse": False},
+        ],
+    }
+    env = {"TENSORWIRE_REWRITES": "unique_pull, tensor_fuse"}
+    with TensorFlowCluster("grpc", {"ps": 1, "worker": 1}, plugin=True) as cluster:
+        cluster.ready(*(cluster.begin(job, 0, env) for job in ("ps", "worker")))
+        with tf.Graph().as_default() as graph:
+            with tf.device(PS):
+                sent = [tf.random.uniform([2]) for _ in range(2)]
+            with tf.device(W0):
+                taken = [value * 2.0 for value in sent]
+        for is_fused, of_session in choices.items():
+            for switches in of_session:
+                with (
+                    counted(cluster, "tensor_fuse") as more,
+                    session(cluster, graph, switches, optimized=False) as made,
+                ):
+                    made.run(taken)
+                assert ("applied" in more) == is_fused, switches
+
+
 def test_functions_are_rewritten_too(
     fusing_cluster: TensorFlowCluster, client_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -529,13 +556,15 @@ def test_functions_are_rewritten_too(
     }
     script = Path(__file__).with_name("lookup_script.py")
     found = {}
-    for asked_for in ("0", "1"):
-        monkeypatch.setenv("TENSORWIRE_EXACT_REWRITES", asked_for)
+    for asked_for in ("", "exact"):
+        monkeypatch.setenv("TENSORWIRE_REWRITES", asked_for)
         before = total(fusing_cluster, "looked_up_ids")
         found[asked_for] = results_of([sys.executable, str(script), json.dumps(arguments)])
         looked_up_ids = total(fusing_cluster, "looked_up_ids") - before
-        assert (looked_up_ids > 0) == (asked_for == "1")
-    assert found["1"]["values"] == found["0"]["values"]
-    assert not found["0"]["rewrites"]
-    applied = {each["rewrite"] for each in found["1"]["rewrites"] if each["outcome"] == "applied"}
+        assert (looked_up_ids > 0) == (asked_for == "exact")
+    assert found["exact"]["values"] == found[""]["values"]
+    assert not found[""]["rewrites"]
+    applied = {
+        each["rewrite"] for each in found["exact"]["rewrites"] if each["outcome"] == "applied"
+    }
     assert applied == {"unique_pull", "summed_push"}

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.usefixtures("plugin"),
 ]
 
-SAME = "TENSORWIRE_TOKEN_FILE (or TENSORWIRE_TOKEN) must give every task of the job the same token"
+SAME = "TENSORWIRE_TOKEN_FILE must give every task of the job the same token"
 
 SPOKEN = {"TF_CPP_MIN_LOG_LEVEL": "0"}  # warnings go to the log
 

@@ -293,7 +293,9 @@ def test_functions_send_16_bits_too(fusing_cluster: TensorFlowCluster, client_ad
 
 
 def test_another_dtype_is_refused(fusing_cluster: TensorFlowCluster) -> None:
-    with pytest.raises(UsageError, match="wire_dtype takes bfloat16 or float16, and not 'int8'"):
+    with pytest.raises(
+        UsageError, match="wire_dtype takes one of bfloat16, float16, float32, and not 'int8'"
+    ):
         ConfigProto(wire_dtype="int8")
     with pytest.raises(UsageError, match="none may have a comma"):
         tf1.ConfigProto(wire_dtype=tf.bfloat16, wire_dtype_exclude="a,b")
@@ -305,6 +307,8 @@ def test_another_dtype_is_refused(fusing_cluster: TensorFlowCluster) -> None:
         one = tf.constant(1.0)
     with (
         tf1.Session(fusing_cluster.target(), graph, config) as made,
-        pytest.raises(tf.errors.InvalidArgumentError, match=r'bfloat16 or float16, and not "fp8"'),
+        pytest.raises(
+            tf.errors.InvalidArgumentError, match=r'bfloat16, float16 or float32, and not "fp8"'
+        ),
     ):
         made.run(one)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from tensorwire.bench.frame.variants import parse_protocols
-from tensorwire.cli.click_extensions import Number
-from tensorwire.cli.options import json_option
-from tensorwire.files import write_whole
+from tensorwire.cli.click_extensions import Number, takes
+from tensorwire.cli.options import Output
 from tensorwire.laboratory import laboratory
 from tensorwire.plugin.tensorflow_install import check_installed
 
@@ -33,8 +30,8 @@ Examples:
     show_default=True,
     help="Seconds to observe each of about sixty small jobs.",
 )
-@json_option
-def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
+@takes(Output, "output", "form", "json_path")
+def calibrate(protocols: str, seconds: float, output: Output) -> None:
     """Measure the costs of a step on this machine, and store them.
 
     Runs one worker and one ps, two workers and one, and so many that all cores are busy, for about
@@ -52,6 +49,8 @@ def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
     with ProgressDisplay("starting", calibration.runs(chosen)) as progress:
         found, _ = calibration.calibrate(seconds, progress, chosen)
     path = calibration_file.keep(found)
-    if json_path is not None:
-        write_whole(json_path, calibration_file.text(found.to_document()) + "\n")
-    terminal.show([report.section(found, path)])
+
+    def document() -> str:
+        return calibration_file.text(found.to_document()) + "\n"
+
+    output.give(document, lambda: terminal.show([report.section(found, path)]))

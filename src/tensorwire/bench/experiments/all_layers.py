@@ -6,7 +6,6 @@ import dataclasses
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
 import click
@@ -19,19 +18,15 @@ from tensorwire.bench.experiments.transfer import TransferResult
 from tensorwire.bench.frame import columns, showing
 from tensorwire.bench.frame.columns import Column
 from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, open_host_pool
-from tensorwire.bench.frame.options import (
-    check_transport,
-    lab_option,
-    protocols_option,
-    transport_option,
-)
+from tensorwire.bench.frame.options import SharedOptions, check_transport
 from tensorwire.bench.frame.record import Metric, Ratio, Record, Result, not_a_record
 from tensorwire.bench.frame.showing import times
 from tensorwire.bench.frame.statistics import NoiseWatch
 from tensorwire.bench.frame.tasks import Watcher
 from tensorwire.bench.frame.variants import PROTOCOLS, parse_protocols
 from tensorwire.bench.lab import LabSettings
-from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.click_extensions import options_of, takes
+from tensorwire.cli.options import Output
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.report.progress import ProgressDisplay
 from tensorwire.report.section import Section, Waterfall, WaterfallStage
@@ -332,7 +327,7 @@ def _section(suite: Record[LayerResult]) -> Section:
     ]
     notes = [
         "The protocols of one layer took turns. The layers ran one after the other, so other load "
-        "on the machine may explain a part of the change from one layer to the next.",
+        "on the machine may explain a part of the change from one layer to the next."
     ]
     if any(r.layer == "train" for r in results):
         notes.append(
@@ -396,28 +391,25 @@ Examples:
   tensorwire bench all --lab hosts=2,rate=10gbit,delay=50us --report page.html""",
 )
 @click.option("--quick", is_flag=True, help="Fewer sizes and rounds: two minutes instead of ten.")
-@protocols_option
-@transport_option("tcp")
-@lab_option
-@json_option
-@report_option
+@options_of(SharedOptions, ("protocols", "lab", "transport"))
+@takes(Output, "output")
 @click.pass_context
 def command(
     context: click.Context,
     *,
     quick: bool,
-    protocols: str | None,
-    transport: str,
+    protocols: tuple[str, ...],
+    transport: str | None,
     lab: LabSettings | None,
-    json_path: Path | None,
-    report_path: Path | None,
+    output: Output,
 ) -> None:
     """Measure every layer, from the link to training, and show what each layer loses.
 
     If a layer fails, its name is printed, the other layers still run, and the exit status is 1.
     After Ctrl-C, the files contain what was measured before.
     """
-    named = None if protocols is None else parse_protocols(protocols)
+    named = parse_protocols(",".join(protocols)) if protocols else None
+    transport = transport or "tcp"
     check_transport(transport, named, "tcp")
     if lab is not None and transport != "tcp":
         raise UsageError(f"--transport {transport}: the hosts of a lab share no memory")
@@ -430,9 +422,9 @@ def command(
     is_interrupted = INTERRUPTED in suite.failures.values()
     if is_interrupted and not suite.records:
         raise _interrupted("nothing was written")
-    showing.keep_and_show(suite, json_path, report_path)
+    showing.give(suite, output)
     if is_interrupted:
-        files = [str(path) for path in (json_path, report_path) if path is not None]
+        files = [str(path) for path in (output.json_path, output.report_path) if path is not None]
         where = " and ".join(files) or "the table"
         raise _interrupted(f"what was measured before is in {where}")
     context.exit(1 if suite.failures else 0)

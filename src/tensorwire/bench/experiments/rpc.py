@@ -32,6 +32,7 @@ from tensorwire.cli.two_ends import CLIENT, SERVER
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
+from tensorwire.settings import address_text
 from tensorwire.units import data_size
 
 LARGEST_MESSAGE_BYTES = 2**31 - 1
@@ -49,10 +50,7 @@ _PATIENCE_S = 60.0
 class RpcResult(Result):
     """`bench rpc`: one protocol without TensorFlow."""
 
-    commands = (
-        "bench rpc",
-        "benchmarks/peers",
-    )
+    commands = ("bench rpc", "benchmarks/peers")
     more_rounds_by = "--rounds"
     figure = "requests_per_s"
     group_header = "size"
@@ -118,12 +116,18 @@ class Rpc(Experiment[None, RpcResult]):
         "Bytes of a request; with --job server, of a response.  [default: 64; 10 with --job "
         "server]",
         show_default=False,
+        least=0,
+        most=LARGEST_MESSAGE_BYTES,
     )
-    response_size: int = option(10, "Bytes of a response.  [default: 10]", show_default=False)
+    response_size: int = option(
+        10,
+        "Bytes of a response.  [default: 10]",
+        show_default=False,
+        least=0,
+        most=LARGEST_MESSAGE_BYTES,
+    )
     total_message: int | None = option(
-        None,
-        "Measured requests of each protocol.  [default: what takes 0.3 s a round]",
-        least=1,
+        None, "Measured requests of each protocol.  [default: what takes 0.3 s a round]", least=1
     )
     concurrency: int | None = option(
         None, "Requests in flight.  [default: 64; 4 from 1 MB on]", least=1
@@ -144,12 +148,6 @@ class Rpc(Experiment[None, RpcResult]):
     )
 
     def __post_init__(self) -> None:
-        for flag, size in (
-            ("--message-size", self.message_size),
-            ("--response-size", self.response_size),
-        ):
-            if not 0 <= size <= LARGEST_MESSAGE_BYTES:
-                raise UsageError(f"{flag} {size}: give bytes from 0 to {LARGEST_MESSAGE_BYTES}")
         if self.channels is not None and self.in_flight < self.channels:
             raise UsageError(
                 f"--concurrency {self.in_flight} leaves some of --channels {self.channels} unused"
@@ -213,11 +211,7 @@ class RpcVariant(TaskProcesses, Variant[None, RpcResult]):
     """A server and a client of one implementation."""
 
     def __init__(
-        self,
-        protocol: str,
-        plan: Rpc,
-        hosts: HostPool = THIS_MACHINE,
-        library: Path | None = None,
+        self, protocol: str, plan: Rpc, hosts: HostPool = THIS_MACHINE, library: Path | None = None
     ) -> None:
         """`library`: the implementation (native/raw/rpc.h), if this package does not know it."""
         super().__init__(hosts.cluster({SERVER: 1, CLIENT: 1}))
@@ -246,7 +240,7 @@ class RpcVariant(TaskProcesses, Variant[None, RpcResult]):
             threads=plan.threads,
             response_size=plan.response_size,
         )
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = address_text(host, port)
         self.ask(CLIENT, "connect", address=address, channels=plan.connections)
 
     def warm_up(self, what: None) -> None:

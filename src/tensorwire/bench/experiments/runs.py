@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +18,14 @@ from tensorwire.bench.frame import showing
 from tensorwire.bench.frame.record import Metric, Record, Result
 from tensorwire.bench.frame.showing import in_brackets
 from tensorwire.bench.layouts import layout_result  # noqa: F401
-from tensorwire.cli.options import report_option
+from tensorwire.cli.click_extensions import takes
+from tensorwire.cli.options import Output
+from tensorwire.dataclass_json import json_text
+from tensorwire.doctor import records as doctor_records
+from tensorwire.doctor.diagnose import diagnose
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import read_json
-from tensorwire.report import page, terminal
+from tensorwire.report import doctor, terminal
 from tensorwire.report.section import Bar, Bars, Report, Section, Table
 from tensorwire.units import number
 
@@ -134,13 +139,18 @@ def read(path: Path) -> Record[Any]:
     """
     document = read_json(path)
     try:
-        if isinstance(document, dict) and document.get("command") == COMMAND:
+        if is_of(COMMAND, document):
             return Suite.from_document(document)
         return Record.from_document(document)
     except (ValueError, TensorwireError):
         raise UsageError(
             f"{path} is no record of a benchmark: give files that --json wrote"
         ) from None
+
+
+def is_of(command: str, document: Any) -> bool:
+    """Whether this is a record of a command."""
+    return isinstance(document, dict) and document.get("command") == command
 
 
 @click.command(
@@ -157,12 +167,20 @@ Examples:
     metavar="FILE.json…",
     type=click.Path(dir_okay=False, path_type=Path),
 )
-@report_option
-def command(*, files: tuple[Path, ...], report_path: Path | None) -> None:
-    """Show records that --json wrote; runs of the same command side by side."""
+@takes(Output, "output")
+def command(*, files: tuple[Path, ...], output: Output) -> None:
+    """Show records that --json wrote; runs of the same command side by side.
+
+    A record of `tensorwire doctor` is diagnosed again; several are for `doctor --record`.
+    """
     if len(set(files)) < len(files):
         raise UsageError("a file is named twice")
-    shown = report_of_runs({path: read(path) for path in files})
-    if report_path is not None:
-        page.write(report_path, shown)
-    terminal.show(shown.sections)
+    documents = {str(path): read_json(path) for path in files}
+    if len(files) == 1 and is_of(doctor_records.COMMAND, documents[str(files[0])]):
+        diagnosis = diagnose(doctor_records.read(files[0]))
+        shown = doctor.page(diagnosis)
+        show = functools.partial(click.echo, "\n".join(doctor.lines(diagnosis)))
+    else:
+        shown = report_of_runs({path: read(path) for path in files})
+        show = functools.partial(terminal.show, shown.sections)
+    output.give(lambda: json_text(documents), show, lambda: shown)

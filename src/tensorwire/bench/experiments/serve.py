@@ -246,13 +246,15 @@ class Serve(Experiment[None, ServeResult]):
     command = "bench serve"
     takes = frozenset({"protocols", "lab", "transport"})
 
-    clients: int = option(64, "Number of clients, each with its own connection to the ps.")
+    clients: int = option(
+        64, "Clients, each with its own connection to the ps.", least=1, most=_MOST_CLIENTS
+    )
     busy: int | None = option(
         None,
         "Number of clients that send requests; the others only stay connected.  [default: all]",
         least=1,
     )
-    message_size: int = option(4096, "Mean size of a tensor in bytes.")
+    message_size: int = option(4096, "Mean size of a tensor in bytes.", least=1, most=MOST_BYTES)
     payload: str = option(
         "uniform",
         "uniform: all tensors have this size; random: from 1 byte to twice the size, each size "
@@ -269,13 +271,7 @@ class Serve(Experiment[None, ServeResult]):
     """Over all rounds."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.message_size <= MOST_BYTES:
-            raise UsageError(
-                f"--message-size {self.message_size}: give bytes from 1 to {MOST_BYTES}"
-            )
-        if not 1 <= self.clients <= _MOST_CLIENTS:
-            raise UsageError(f"--clients {self.clients}: give a number from 1 to {_MOST_CLIENTS}")
-        if not 1 <= self.senders <= self.clients:
+        if self.senders > self.clients:
             raise UsageError(f"--busy {self.busy}: give a number from 1 to {self.clients}")
         least = self.rounds * self.senders * self.in_flight
         if self.requests is not None and self.requests < least:

@@ -220,7 +220,7 @@ class TailsVariant(ClusterVariant[bool, TailsResult]):
     def wait_started(self, watcher: Watcher) -> None:
         super().wait_started(watcher)
         self.connect()
-        large = Tensors(_BULK, 1, round(self._plan.bulk_mb * 1e6 / 4))
+        large = Tensors(_BULK, 1, round(self._plan.data_mb * 1e6 / 4))
         for job, tensors in ((self.small, _SMALL), (_BULK, large)):
             self.ask(job, "build", tensors.timeout_s(4), **tensors.build_arguments)
 
@@ -261,11 +261,11 @@ class TailsVariant(ClusterVariant[bool, TailsResult]):
             tensor_fuse=self.setting.tensor_fuse,
             layer=self._plan.layer,
             case=case.name,
-            bulk_mb=self._plan.bulk_mb,
+            bulk_mb=self._plan.data_mb,
             steps=len(times),
             steps_per_s=1 / float(np.median(rounds)),
             step_ms=TailMs(float(p50), float(p99), float(p999), float(times.max() * 1e3)),
-            bulk_mb_per_s=None if bulk_s is None else self._plan.bulk_mb / bulk_s,
+            bulk_mb_per_s=None if bulk_s is None else self._plan.data_mb / bulk_s,
         )
 
 
@@ -305,14 +305,14 @@ class Tails(Experiment[bool, TailsResult]):
         "tensorflow: steps of a session; rpc: requests without TensorFlow.",
         choices=LAYERS,
     )
-    bulk_mb: float = option(100.0, "MB (10^6 bytes) of a tensor of the other worker.")
+    data_mb: float = option(
+        100.0, "MB (10^6 bytes) of a tensor of the other worker.", least=1, most=1000
+    )
     seconds: float = option(
         1.0, "Time of the small steps in each round, case and protocol.", least=0.1, most=600
     )
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bulk_mb <= 1000:
-            raise UsageError(f"--bulk-mb {self.bulk_mb:g}: give a number from 1 to 1000")
         if self.layer == "rpc" and self.rewrites:
             raise UsageError("--layer rpc has no graph to rewrite: leave out the rewrites")
 

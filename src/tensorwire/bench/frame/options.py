@@ -5,17 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import click
 
-from tensorwire.bench.frame import several_hosts
+from tensorwire.bench.frame import several_hosts, showing
 from tensorwire.bench.frame.experiment import Experiment
 from tensorwire.bench.frame.hosts import HostPool, open_host_pool
 from tensorwire.bench.frame.several_hosts import HostRole
-from tensorwire.bench.frame.showing import keep_and_show
 from tensorwire.bench.frame.tasks import Watcher
 from tensorwire.bench.frame.variants import (
     REWRITES,
@@ -27,8 +25,8 @@ from tensorwire.bench.frame.variants import (
 from tensorwire.bench.lab import LabSettings
 from tensorwire.bench.lab.settings import EXAMPLE
 from tensorwire.bench.lab.settings import parse as parse_lab
-from tensorwire.cli.click_extensions import options_of, refuse_unused
-from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.click_extensions import SectionedCommand, options_of, refuse_unused, takes
+from tensorwire.cli.options import Output
 from tensorwire.cli.termination import end_in_order
 from tensorwire.cli.two_ends import SERVER, TwoEnds, two_ends_options
 from tensorwire.cluster import ClusterSpec
@@ -52,8 +50,7 @@ class Call:
     """The protocols that the user named; None if none was named."""
     named_rewrites: tuple[str, ...] | None = None
     """The rewrites that the user named; None if there was no --rewrites."""
-    json_path: Path | None = None
-    report_path: Path | None = None
+    output: Output = field(default_factory=Output)
     lab: LabSettings | None = None
     """The lab to measure in, if the user wants one."""
     role: HostRole | None = None
@@ -73,7 +70,6 @@ def experiment_command(
     tasks: str = "",
     chosen_by_server: Callable[..., Mapping[str, int]] | None = None,
     fields: Sequence[str] = (),
-    more: Sequence[Decorator] = (),
 ) -> click.Command:
     """The command of an experiment, whose help is the class's docstring.
 
@@ -83,7 +79,6 @@ def experiment_command(
             --worker-hosts; "ends" for --job server and --job client --target; empty: neither.
         chosen_by_server: what a server chooses for its tasks, from the command's options.
         fields: the options among the experiment's fields; empty: all.
-        more: further options, which `Experiment.of_call` gets.
     """
 
     def callback(**given: Any) -> None:
@@ -109,38 +104,49 @@ def experiment_command(
         ):
             record = experiment.run(progress, hosts)
             notes = [*hosts.notes, *experiment.notes(call)]
-        keep_and_show(record, call.json_path, call.report_path, notes)
+        showing.give(record, call.output, notes)
         if role is not None and (line := experiment.last_line(record)):
-            click.echo(line)
+            click.echo(line, err=call.output.is_json)
 
     common = {each.name for each in dataclasses.fields(Experiment)}
     own = fields or [e.name for e in dataclasses.fields(kind) if e.name not in common]
     hosts = {"": [], "ends": [two_ends_options]}.get(tasks, [options_of(_Hosts)])
     command: Any = callback
-    for each in reversed([*more, options_of(kind, own), *_shared_options(kind), *hosts]):
+    for each in reversed([options_of(kind, own), *_shared_options(kind), *hosts]):
         command = each(command)
     name = kind.command.split()[-1]
     epilog = f"\b\nExamples:\n{examples.strip(chr(10))}"
-    return click.command(name, help=kind.__doc__, epilog=epilog)(command)
+    return click.command(name, SectionedCommand, help=kind.__doc__, epilog=epilog)(command)
 
 
-def protocols_option(command: Any) -> Any:
-    """--protocols, as `protocols`: the text, not parsed."""
-    return click.option(
-        "--protocols",
+@dataclass(frozen=True)
+class SharedOptions:
+    """Options of which each experiment has some, by `options_of`."""
+
+    protocols: Sequence[str] = option(
+        (), "grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]", metavar="LIST", repeated=True
+    )
+    """The texts, not parsed."""
+    tensor_fuse: bool = option(False, "Measure the last protocol once more with fused tensors.")
+    rewrites: tuple[str, ...] | None = option(
+        None,
+        "Measure the last protocol once more with each of these rewrites of its graphs: "
+        f"{', '.join([*REWRITES, *WIRE_DTYPES])}; a+b combines two; all stands for each exact "
+        "one; none for no rewrite.",
         metavar="LIST",
-        help="grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]",
-    )(command)
-
-
-def transport_option(default: str) -> Decorator:
-    """--transport, as `transport`."""
-    return click.option(
-        "--transport",
-        type=click.Choice(TRANSPORTS),
-        default=default,
-        show_default=True,
-        help="How grpc++ moves payloads between tasks of one host.",
+        parse=parse_rewrites,
+    )
+    lab: LabSettings | None = option(
+        None,
+        f"Measure between the hosts of a lab: {EXAMPLE}; delay and cpus (per host, such as "
+        "cpus=1) are optional. Requires root and tensorwire[bench].",
+        metavar="SETTINGS",
+        parse=parse_lab,
+    )
+    transport: str | None = option(
+        None,
+        "How grpc++ moves payloads between tasks of one host.  [default: auto; of bench all: tcp]",
+        choices=TRANSPORTS,
     )
 
 
@@ -153,39 +159,9 @@ def check_transport(transport: str, protocols: Sequence[str] | None, default: st
         )
 
 
-def lab_option(command: Any) -> Any:
-    """--lab, as `lab`."""
-    return click.option(
-        "--lab",
-        metavar="SETTINGS",
-        callback=lambda _context, _option, text: None if text is None else parse_lab(text),
-        help=f"Measure between the hosts of a lab: {EXAMPLE}; delay and cpus (per host, such as "
-        "cpus=1) are optional. Requires root and tensorwire[bench].",
-    )(command)
-
-
 def _shared_options(kind: type[Experiment[Any, Any]]) -> list[Decorator]:
-    possible = {
-        "protocols": protocols_option,
-        "rounds": options_of(kind, ["rounds"]),
-        "tensor_fuse": click.option(
-            "--tensor-fuse",
-            is_flag=True,
-            help="Measure the last protocol once more with fused tensors.",
-        ),
-        "rewrites": click.option(
-            "--rewrites",
-            metavar="LIST",
-            callback=lambda _context, _option, text: None if text is None else parse_rewrites(text),
-            help="Measure the last protocol once more with each of these rewrites of its graphs: "
-            f"{', '.join([*REWRITES, *WIRE_DTYPES])}; a+b combines two; all stands for each exact "
-            "one; none for no rewrite.",
-        ),
-        "lab": lab_option,
-        "transport": transport_option("auto"),
-    }
-    taken = [each for name, each in possible.items() if name in kind.takes or name == "rounds"]
-    return [*taken, json_option, report_option]
+    shared = options_of(SharedOptions, tuple(kind.takes))
+    return [shared, options_of(kind, ["rounds"]), takes(Output, "output")]
 
 
 def _call(given: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
@@ -195,11 +171,11 @@ def _call(given: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
         UsageError: some of them contradict each other.
     """
     options = dict(given)
-    text, lab = options.pop("protocols", None), options.pop("lab", None)
-    transport = options.pop("transport", None)
-    named = None if text is None else parse_protocols(text)
+    texts, lab = options.pop("protocols", ()), options.pop("lab", None)
+    named = parse_protocols(",".join(texts)) if texts else None
     fields: dict[str, Any] = {"rounds": options.pop("rounds")}
-    if transport is not None:
+    if "transport" in options:
+        transport = options.pop("transport") or "auto"
         check_transport(transport, named, "auto")
         if lab is not None and transport == "memory":
             raise UsageError("--transport memory: the hosts of a lab share no memory")
@@ -211,27 +187,22 @@ def _call(given: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
     fields["rewrites"] = rewrites or ()
     if options.pop("tensor_fuse", False) and TENSOR_FUSE not in fields["rewrites"]:
         fields["rewrites"] = (TENSOR_FUSE, *fields["rewrites"])
-    paths = {name: options.pop(name) for name in ("json_path", "report_path")}
-    return Call(fields, named, rewrites, lab=lab, **paths), options
+    return Call(fields, named, rewrites, lab=lab, output=options.pop("output")), options
 
 
 @dataclass(frozen=True)
 class _Hosts:
     """The options of experiments between hosts with a ps or a worker each."""
 
-    ps_hosts: str | None = option(
-        None, "Several hosts: address of each ps.", metavar="HOST:PORT[,…]"
-    )
+    SECTIONS: ClassVar = {"Several hosts": ("ps_hosts", "worker_hosts", "job", "task", "timeout")}
+
+    ps_hosts: str | None = option(None, "Address of each ps.", metavar="HOST:PORT[,…]")
     worker_hosts: str | None = option(
-        None,
-        "Several hosts: address of each worker. The first worker measures.",
-        metavar="HOST:PORT[,…]",
+        None, "Address of each worker. The first worker measures.", metavar="HOST:PORT[,…]"
     )
-    job: str | None = option(None, "Several hosts: role of this host.", choices=("ps", "worker"))
-    task: int = option(
-        0, "Several hosts: the task's index, its place in --ps-hosts or --worker-hosts."
-    )
-    peer_timeout: float = option(120.0, "Several hosts: seconds to wait for another host.", above=0)
+    job: str | None = option(None, "Role of this host.", choices=("ps", "worker"))
+    task: int = option(0, "The task's index, its place in --ps-hosts or --worker-hosts.")
+    timeout: float = option(120.0, "Seconds to wait for another host.", above=0)
 
 
 def _role_of_jobs(command: str, options: dict[str, Any], *, several: bool) -> HostRole | None:
@@ -239,7 +210,7 @@ def _role_of_jobs(command: str, options: dict[str, Any], *, several: bool) -> Ho
     given = _Hosts(**{each.name: options.pop(each.name) for each in dataclasses.fields(_Hosts)})
     job, task = given.job, given.task
     if (given.ps_hosts, given.worker_hosts, job) == (None, None, None):
-        refuse_unused(_SEVERAL, "task", "peer_timeout")
+        refuse_unused(_SEVERAL, "task", "timeout")
         return None
     if given.ps_hosts is None or given.worker_hosts is None or job is None:
         raise UsageError("several hosts need --ps-hosts, --worker-hosts and --job (ps or worker)")
@@ -249,7 +220,7 @@ def _role_of_jobs(command: str, options: dict[str, Any], *, several: bool) -> Ho
         raise UsageError(f"{command} uses one ps and one worker")
     if not 0 <= task < len(hosts[job]):
         raise UsageError(f"--task {task}: --{job}-hosts has {len(hosts[job])}")
-    return HostRole(command, hosts, job, task, given.peer_timeout)
+    return HostRole(command, hosts, job, task, given.timeout)
 
 
 def _role_of_ends(

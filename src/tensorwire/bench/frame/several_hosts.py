@@ -320,7 +320,7 @@ class HostRole:
         if ends.target is not None:
             host, port = own_address(ends.target), split_address(ends.target)[1]
             hosts, job = {SERVER: (ends.target,), CLIENT: (f"{host}:{port + _APART}",)}, CLIENT
-        return HostRole(command, hosts, job, 0, ends.peer_timeout_s, version, settings or {})
+        return HostRole(command, hosts, job, 0, ends.timeout_s, version, settings or {})
 
     @property
     def leads(self) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tensorwire.bench.frame.hosts import lab_notes
 from tensorwire.bench.frame.record import Noise, Ratio, Record, Result
+from tensorwire.cli.options import Output
 from tensorwire.machine import Machine
 from tensorwire.report.section import Report, Section, Table
 
@@ -21,25 +21,20 @@ _ALL = 0.99
 """This share of the bytes counts as all, because greetings and small tensors always use TCP."""
 
 
-def keep_and_show(
-    record: Record[Result],
-    json_path: Path | None,
-    report_path: Path | None,
-    notes: Sequence[str] = (),
-) -> None:
-    """Writes the record and the page if their paths are given, and prints the tables.
+def give(record: Record[Result], output: Output, notes: Sequence[str] = ()) -> None:
+    """Writes the record and the page where the command asks for them, and prints the tables.
 
     Raises:
         TensorwireError: a file cannot be written.
     """
-    from tensorwire.report import page, terminal
+    from tensorwire.report import terminal
 
-    if json_path is not None:
-        record.write(json_path)
-    if report_path is not None:
-        page.write(report_path, report(record))
     shown = section(record)
-    terminal.show([dataclasses.replace(shown, notes=[*notes, *shown.notes])])
+    output.give(
+        record.to_json,
+        lambda: terminal.show([dataclasses.replace(shown, notes=[*notes, *shown.notes])]),
+        lambda: report(record),
+    )
 
 
 def section(record: Record[Result], *, follows_others: bool = False) -> Section:

@@ -21,7 +21,7 @@ from tensorwire.bench.lab import cleanup, cleanup_process
 from tensorwire.bench.lab.channel import Channel
 from tensorwire.bench.lab.cleanup import CleanupProcess
 from tensorwire.bench.lab.hosts import LOOPBACK, Host
-from tensorwire.bench.lab.ports import PortLease, listening_ports
+from tensorwire.bench.lab.ports import PortLease
 from tensorwire.errors import TensorwireError
 
 _LOGGER = logging.getLogger(__name__)
@@ -393,32 +393,6 @@ class LocalCluster:
                     f"the log of the first ({unfinished[0].log}) ends:\n{tail}"
                 )
             time.sleep(_POLL_S)
-
-    def wait_listening(
-        self, tasks: Iterable[TaskProcess], timeout_s: float, port: int | None = None
-    ) -> None:
-        """Waits until a process listens on the port of each task of `tasks`, on the task's host.
-
-        Args:
-            port: where they listen, if not at their own address.
-
-        Raises:
-            TensorwireError: a task of the cluster failed, or the time was up.
-        """
-        deadline = time.monotonic() + timeout_s
-        for task in tasks:
-            host, _, own_port = task.address.rpartition(":")
-            wanted = port or int(own_port)
-            while True:
-                self.check()
-                if wanted in listening_ports(task.pid):
-                    break
-                if time.monotonic() > deadline:
-                    raise TensorwireError(
-                        f"{task.name} does not listen on {host}:{wanted} after {timeout_s:g} s; "
-                        f"its log ({task.log}) ends:\n{task.tail()}"
-                    )
-                time.sleep(_POLL_S)
 
     def _end_tasks(self) -> None:
         for task in self._tasks:

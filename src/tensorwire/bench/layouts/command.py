@@ -4,140 +4,108 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorwire.cli.click_extensions import Number
-from tensorwire.cli.k8s.options import (
-    cases_option,
-    compared_options,
-    context_option,
-    find_named_case,
-    taken,
-    up_within_option,
-)
-from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.click_extensions import takes
+from tensorwire.cli.k8s.options import common, find_named_case, job_fields, taken
+from tensorwire.cli.options import Output
 from tensorwire.errors import UsageError
 from tensorwire.k8s.job import Job
 from tensorwire.k8s.spec import Script
+from tensorwire.options import option
 from tensorwire.placement.plan import STRATEGIES
 
 if TYPE_CHECKING:
     from tensorwire.bench.layouts.layout_comparison import LayoutComparison
 
-_OF_CASE = [
-    click.option("--case", required=True, help="A published case (1 to 4), or one of --cases."),
-    cases_option,
-    click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        help="Number of workers, if fewer than the case has (for a small machine).",
-    ),
-    click.option(
-        "--placement",
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """The comparison, and what differs from the options of `k8s submit`."""
+
+    case: str = option(..., "A published case (1 to 4), or one of --cases.")
+    workers: int | None = option(
+        None, "Number of workers, if fewer than the case has (for a small machine).", least=1
+    )
+    placement: str = option(
+        "round_robin",
+        f"Where variables go, as in `tensorwire run`: {', '.join(STRATEGIES)}; several take turns.",
         metavar="LIST",
-        default="round_robin",
-        show_default=True,
-        help=f"Where variables go, as in `tensorwire run`: {', '.join(STRATEGIES)}; several take "
-        "turns.",
-    ),
-    click.option(
-        "--script",
-        help="A training script, as for `k8s submit`, that trains until it is stopped.  "
+    )
+    script: str | None = option(
+        None,
+        "A training script, as for `k8s submit`, that trains until it is stopped.  "
         "[default: a built-in one with one big variable]",
-    ),
-    click.option("--image", help="Container image with tensorwire and TensorFlow."),
-    click.option("--name", default="compare", show_default=True, help="Name of the job."),
-]
+    )
+    image: str | None = option(None, "Container image with tensorwire and TensorFlow.")
+    name: str = option("compare", "Name of the job.")
+    seconds: float = option(
+        20.0,
+        "Seconds to observe each job after all of its workers have begun to train.",
+        least=1,
+        most=3600,
+    )
+    rounds: int = option(1, "Turns that the layouts take (A B, B A, …).", least=1)
+
+    @property
+    def placements(self) -> tuple[str, ...]:
+        """Raises UsageError for an unknown or a repeated placement."""
+        names = tuple(name.strip() for name in self.placement.split(",") if name.strip())
+        for name in names:
+            if name not in STRATEGIES:
+                raise UsageError(f"unknown placement {name!r}: choose from {', '.join(STRATEGIES)}")
+        if not names or len(set(names)) < len(names):
+            raise UsageError(f"--placement {self.placement}: name one, or several once each")
+        return names
+
+
 # Fields of a job that the comparison sets itself.
 _OWN = (
-    *("name", "image", "script", "layout", "shared_memory", "scheduling", "placement"),
+    *("image", "script", "layout", "shared_memory", "scheduling", "placement", "name"),
     *("wanted_workers_per_node", "format", "queue", "volcano_queue", "evaluator", "protocol"),
-    "metrics_from",
+    *("metrics_from", "keep_whole"),
 )
 
 
-def _experiment_options(command: Callable[..., Any]) -> Any:
-    """The options of an experiment. The command gets `plan`, `image` and `templates`."""
+def comparison_options(command: Callable[..., Any]) -> Any:
+    """The options of a comparison of layouts, on a cluster or in the lab of a clone.
+
+    The command gets `plan`, `image`, `templates`, `namespace`, `context` and `output`.
+    """
 
     @functools.wraps(command)
     def with_plan(
-        *,
-        case: str,
-        cases_file: Path | None,
-        workers: int | None,
-        placement: str,
-        script: str | None,
-        image: str | None,
-        rounds: int,
-        seconds: float,
-        up_within: float,
-        **options: Any,
+        *, given: CompareOptions, cases_file: Path | None, timeout: float, **options: Any
     ) -> Any:
         from tensorwire.bench.layouts import layout_comparison
 
-        found = find_named_case(case, cases_file)
+        found = find_named_case(given.case, cases_file)
+        script = layout_comparison.hot_model()
+        if given.script:
+            script = Script.named(given.script, has_image=bool(given.image))
         job = Job(
             **taken(options),
-            image=image or "image",  # in the lab of a clone, tasks run on this machine
-            script=Script.named(script, has_image=bool(image))
-            if script
-            else layout_comparison.hot_model(),
+            name=given.name,
+            image=given.image or "image",  # in the lab of a clone, tasks run on this machine
+            script=script,
             case=found.name,
-            workers=workers or found.workers,
+            workers=given.workers or found.workers,
             ps=found.ps,
             metrics_from="*",  # they are read through the API server, which is in no namespace
-            wanted_workers_per_node=layout_comparison.workers_per_node(found, workers),
+            wanted_workers_per_node=layout_comparison.workers_per_node(found, given.workers),
         )
         plan = layout_comparison.LayoutComparison(
-            found, job, _placements(placement), rounds, seconds, up_within_s=up_within
+            found, job, given.placements, given.rounds, given.seconds, up_within_s=timeout
         )
-        return command(plan=plan, image=image, **options)
+        return command(plan=plan, image=given.image, **options)
 
-    return compared_options(_OWN, _OF_CASE)(with_plan)
-
-
-def _placements(text: str) -> tuple[str, ...]:
-    """Parses "round_robin,balanced". Raises UsageError for an unknown or a repeated placement."""
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    for name in names:
-        if name not in STRATEGIES:
-            raise UsageError(f"unknown placement {name!r}: choose from {', '.join(STRATEGIES)}")
-    if not names or len(set(names)) < len(names):
-        raise UsageError(f"--placement {text}: name one, or several once each")
-    return names
-
-
-_OPTIONS = [
-    _experiment_options,
-    click.option(
-        "--seconds",
-        type=Number(min=1, max=3600),
-        default=20.0,
-        show_default=True,
-        help="Seconds to observe each job after all of its workers have begun to train.",
-    ),
-    click.option(
-        "--rounds",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        help="Turns that the layouts take (A B, B A, …).",
-    ),
-    up_within_option,
-    context_option,
-    json_option,
-    report_option,
-]
-
-
-def comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a comparison of layouts, on a cluster or in the lab of a clone."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    made = takes(Output, "output")(with_plan)
+    made = common("cases_file", "timeout", "context")(job_fields(_OWN)(made))
+    return takes(CompareOptions, "given")(made)
 
 
 @click.command(
@@ -153,8 +121,7 @@ def compare(
     templates: Path | None,
     namespace: str | None,
     context: str | None,
-    json_path: Path | None,
-    report_path: Path | None,
+    output: Output,
 ) -> None:
     """Run both layouts of a case on the same model, and compare them.
 
@@ -173,7 +140,7 @@ def compare(
             "a clone of tensorwire runs the jobs on this machine",
             page="docs/kubernetes.md",
         )
-    from tensorwire.bench.frame.showing import keep_and_show
+    from tensorwire.bench.frame import showing
     from tensorwire.bench.layouts import layout_comparison
     from tensorwire.bench.layouts.job_runner import JobRunner
     from tensorwire.cli.termination import end_in_order
@@ -186,4 +153,4 @@ def compare(
         ProgressDisplay(layout_comparison.COMMAND, plan.blocks) as progress,
     ):
         record = layout_comparison.run(plan, JobRunner(connection, templates), progress)
-    keep_and_show(record, json_path, report_path)
+    showing.give(record, output)

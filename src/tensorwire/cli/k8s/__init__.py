@@ -24,7 +24,7 @@ COMMANDS = {
     cls=LazyGroup,
     lazy=COMMANDS,
     epilog="Example: tensorwire k8s submit --case 1 --name flights --image REGISTRY/IMAGE "
-    "--script train.py --wait",
+    "--script train.py --follow",
 )
 def k8s() -> None:
     """Run ps/worker jobs on Kubernetes, with workers and ps on the same nodes or on different ones.

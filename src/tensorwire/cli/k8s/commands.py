@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from pathlib import Path
 
 import click
 
-from tensorwire.cli.click_extensions import Number, options_of
+from tensorwire.cli.click_extensions import Number, options_of, takes
 from tensorwire.cli.k8s.options import (
     cases_option,
     common,
@@ -16,13 +17,16 @@ from tensorwire.cli.k8s.options import (
     job_options,
     name_argument,
 )
+from tensorwire.cli.options import Output
+from tensorwire.dataclass_json import json_text, to_document
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import Job
 
 
 @click.command(epilog="Example: tensorwire k8s cases --cases mine.yaml")
 @cases_option
-def cases(cases_file: Path | None) -> None:
+@takes(Output, "output", "form")
+def cases(cases_file: Path | None, output: Output) -> None:
     """List the two scenarios (layouts) and their cases: those of the published test, and yours.
 
     A file of cases: {"cases": [{"name": "small", "workers": 4, "ps": 2, "workers_per_node": 2}]}
@@ -32,8 +36,8 @@ def cases(cases_file: Path | None) -> None:
     from tensorwire.k8s.layout import PUBLISHED, read_cases
     from tensorwire.report.k8s import cases_table
 
-    mine = read_cases(cases_file) if cases_file else ()
-    Console().print(cases_table([*PUBLISHED, *mine]))
+    known = [*PUBLISHED, *(read_cases(cases_file) if cases_file else ())]
+    output.give(lambda: json_text({"cases": known}), lambda: Console().print(cases_table(known)))
 
 
 @click.command(
@@ -41,18 +45,19 @@ def cases(cases_file: Path | None) -> None:
 Examples:
   tensorwire k8s render --case 2 --layout isolated --name flights --image REGISTRY/IMAGE \\
       --script train.py | kubectl apply -f -
-  tensorwire k8s render --workers 50 --ps 5 --workers-per-node 10 --name ctr --output manifests \\
+  tensorwire k8s render --workers 50 --ps 5 --workers-per-node 10 --name ctr --folder manifests \\
       --image REGISTRY/IMAGE --script /app/train.py -- --ps_hosts={ps_hosts} \\
       --task_index={task_index}"""
 )
 @job_options
 @click.option(
+    "--folder",
     "--output",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     help="Write one file per object into this folder, instead of one stream.",
 )
-def render(job: Job, templates: Path | None, output: Path | None, namespace: str | None) -> None:
+def render(job: Job, templates: Path | None, folder: Path | None, namespace: str | None) -> None:
     """Write a job's manifests, as one YAML stream or as one file per object.
 
     After -- come the script's own arguments. {task_index}, {task_type}, {ps_hosts}, {worker_hosts},
@@ -62,18 +67,18 @@ def render(job: Job, templates: Path | None, output: Path | None, namespace: str
 
     text = manifests.render(job, templates)
     parsed = manifests.parse(text)
-    if output is None:
+    if folder is None:
         click.echo(text, nl=False)
         return
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for name, document in zip(
             manifests.file_names(parsed), manifests.documents(text), strict=True
         ):
-            (output / name).write_text(document, encoding="utf-8")
+            (folder / name).write_text(document, encoding="utf-8")
     except OSError as error:
-        raise TensorwireError(f"cannot write into {output}: {error.strerror}") from None
-    click.echo(f"{len(parsed)} objects in {output}: kubectl apply -f {output}")
+        raise TensorwireError(f"cannot write into {folder}: {error.strerror}") from None
+    click.echo(f"{len(parsed)} objects in {folder}: kubectl apply -f {folder}")
 
 
 @click.command(epilog="Example: tensorwire k8s templates mine, then k8s render --templates mine …")
@@ -144,27 +149,27 @@ def label(
 @click.command(
     epilog="""\b
 Examples:
-  tensorwire k8s submit --case 1 --name flights --image REGISTRY/IMAGE --script train.py --wait
+  tensorwire k8s submit --case 1 --name flights --image REGISTRY/IMAGE --script train.py --follow
   tensorwire k8s submit --dry-run --case 1 --name flights --image IMAGE --script train.py"""
 )
 @job_options
 @common("context")
 @click.option("--dry-run", is_flag=True, help="Show what would change in the cluster, and stop.")
-@click.option("--wait", is_flag=True, help="Follow the job to its end.")
+@click.option("--follow", is_flag=True, help="Follow the job to its end.")
 @click.option("--clean-up", is_flag=True, help="Remove everything once the job has succeeded.")
-@common("up_within", "interval")
+@common("timeout", "interval")
 def submit(
     job: Job,
     templates: Path | None,
     namespace: str | None,
     context: str | None,
     dry_run: bool,
-    wait: bool,
+    follow: bool,
     clean_up: bool,
-    up_within: float,
+    timeout: float,
     interval: float,
 ) -> None:
-    """Start a job, and with --wait follow it to its end.
+    """Start a job, and with --follow follow it to its end.
 
     Submitting the same job again changes nothing and follows the existing job. The exit status is 0
     only if the job has succeeded. Ctrl-C stops following; the job goes on.
@@ -186,12 +191,12 @@ def submit(
         done = ", ".join(f"{count} {what}" for what, count in counts.items())
         where = f"{job.name} in namespace {connection.namespace}"
         click.echo(f"{where}: {'would be ' if dry_run else ''}{done}", err=dry_run)
-        if dry_run or not (wait or clean_up):
+        if dry_run or not (follow or clean_up):
             return
         state = watch.wait(
             connection,
             job.name,
-            up_within_s=up_within,
+            up_within_s=timeout,
             interval_s=interval,
             tell=StateLines(job.name, click.echo),
         )
@@ -205,10 +210,16 @@ def submit(
 @click.command(epilog="Example: tensorwire k8s status flights")
 @name_argument
 @common("namespace", "context")
-@click.option("--watch", "follow", is_flag=True, help="Follow the job to its end.")
+@click.option("--follow", is_flag=True, help="Follow the job to its end.")
 @common("interval")
+@takes(Output, "output", "form")
 def status(
-    name: str, namespace: str | None, context: str | None, follow: bool, interval: float
+    name: str,
+    namespace: str | None,
+    context: str | None,
+    follow: bool,
+    interval: float,
+    output: Output,
 ) -> None:
     """Show the tasks of the job NAME, their problems, and how fast the job trains.
 
@@ -225,23 +236,27 @@ def status(
     from tensorwire.report.k8s import StateLines, state_line, tasks_table
 
     with Connection(context, namespace) as connection:
+        progress = None
         if follow:
-            tell = StateLines(name, click.echo)
+            tell = StateLines(name, functools.partial(click.echo, err=output.is_json))
             state = watch.wait(
                 connection, name, up_within_s=math.inf, interval_s=interval, tell=tell
             )
         else:
             state = watch.observe(connection, name)
-            progress = None
             first = watch.read_metrics(connection, state) if state.outcome is None else None
             if first is not None:
                 time.sleep(min(interval, 2.0))
                 second = watch.read_metrics(connection, state)
                 progress = Progress.between(first, second) if second else None
+
+        def table() -> None:
             Console().print(tasks_table(state))
-            click.echo(state_line(name, state, progress))
-            for trouble in state.all_troubles:
-                click.echo(f"  {trouble}")
+            lines = [state_line(name, state, progress), *state.all_troubles]
+            click.echo("\n  ".join(lines))
+
+        if output.is_json or not follow:
+            output.give(lambda: json_text({**to_document(state), "progress": progress}), table)
         if state.outcome == FAILED:
             raise TensorwireError(watch.failure(connection, name, state))
 

@@ -41,7 +41,7 @@ class CommonOptions:
         path="folder",
     )
     context: str | None = option(None, "Context of the kubeconfig.  [default: its current one]")
-    up_within: float = option(
+    timeout: float = option(
         900.0, "Seconds that the tasks may take to start.", metavar="SECONDS", least=1
     )
     interval: float = option(
@@ -56,7 +56,6 @@ def common(*fields: str) -> Callable[[Any], Any]:
 
 cases_option = common("cases_file")
 context_option = common("context")
-up_within_option = common("up_within")
 name_argument = click.argument("name")
 
 _OF_MANIFESTS = common("no_token", "namespace", "templates")
@@ -82,18 +81,13 @@ def job_options(command: Callable[..., Any]) -> Any:
         return command(job=job, **others)
 
     of_case = common("case", "cases_file", "workers", "ps")
-    others = options_of(Job, [name for name in _FIELDS if name not in _FIRST])
-    return options_of(Job, _FIRST)(of_case(others(_OF_MANIFESTS(with_job))))
+    return options_of(Job, _FIRST)(of_case(job_fields(_FIRST)(with_job)))
 
 
-def compared_options(without: Sequence[str], first: list[Any]) -> Callable[[Any], Any]:
-    """All fields of a job but some as options, for a command that uses `taken`; after `first`."""
+def job_fields(without: Sequence[str]) -> Callable[[Any], Any]:
+    """All fields of a job but some as options, for a command that uses `taken`."""
     fields = [name for name in _FIELDS if name not in without]
-    return lambda command: functools.reduce(
-        lambda made, decorate: decorate(made),
-        reversed([*first, options_of(Job, fields), _OF_MANIFESTS]),
-        command,
-    )
+    return lambda command: options_of(Job, fields)(_OF_MANIFESTS(command))
 
 
 def taken(options: dict[str, Any]) -> dict[str, Any]:

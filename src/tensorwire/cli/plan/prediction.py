@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
+from tensorwire.cli.options import Output
+from tensorwire.cli.plan.options import PlanOptions
 from tensorwire.cli.tensorflow import model_of_file
 from tensorwire.dataclass_json import json_text
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.files import write_whole
 from tensorwire.plan import calibration_file, models, search, sources
 from tensorwire.plan.cluster import Shape
 from tensorwire.plan.costs import Calibration
@@ -25,23 +23,15 @@ from tensorwire.report.progress import ProgressDisplay
 
 @dataclass(frozen=True)
 class Asked:
-    """All options, with the checks done that need no file."""
+    """The options, with the checks done that need no file."""
 
-    from_path: Path | None
-    model: str | None
-    graph: Path | None
-    batch: int | None
-    calibration_path: Path | None
+    options: PlanOptions
     shapes: tuple[Shape, ...]
     """One shape for each layout."""
     sides: tuple[str, ...]
     placements: tuple[str, ...]
-    job_changes: Mapping[str, Any]
     sweep: Range | None
     case: str | None
-    target_steps_per_s: float | None
-    seed: int
-    with_changes: bool
 
     def questions(self, calibration: Calibration) -> list[PredictionRequest]:
         """Every layout, protocol and placement that was named.
@@ -51,7 +41,7 @@ class Asked:
         """
         job = self._job(calibration)
         return [
-            PredictionRequest(job, calibration, side, placement, shape, self.seed)
+            PredictionRequest(job, calibration, side, placement, shape, self.options.seed)
             for shape in self.shapes
             for placement in self.placements
             for side in self.sides
@@ -59,8 +49,8 @@ class Asked:
 
     def calibration(self) -> tuple[Calibration, str]:
         """The calibration to predict from, and a text about its origin."""
-        if self.calibration_path is not None:
-            return calibration_file.read(self.calibration_path), f"costs of {self.calibration_path}"
+        if (named := self.options.calibration_path) is not None:
+            return calibration_file.read(named), f"costs of {named}"
         own = calibration_file.own_path()
         if own.exists():
             return calibration_file.read(own), "this user's own calibration"
@@ -72,50 +62,47 @@ class Asked:
         raise TensorwireError("there is no calibration yet: run `tensorwire plan calibrate`")
 
     def _job(self, calibration: Calibration) -> JobModel:
-        given = [each for each in (self.from_path, self.model, self.graph) if each is not None]
-        if len(given) > 1:
+        given = self.options
+        if len([e for e in (given.from_path, given.model, given.graph) if e is not None]) > 1:
             raise UsageError("give --from, --model or --graph, one of them")
-        if self.from_path is not None:
-            job = sources.of_record(self.from_path, calibration)
-        elif self.graph is not None:
-            model = model_of_file(self.graph)
-            job = sources.of_model(model, calibration, str(self.graph), self.batch)
-        elif (self.model or (self.case and models.ONE_BIG)) == models.ONE_BIG:
+        if given.from_path is not None:
+            job = sources.of_record(given.from_path, calibration)
+        elif given.graph is not None:
+            model = model_of_file(given.graph)
+            job = sources.of_model(model, calibration, str(given.graph), given.batch_size)
+        elif (given.model or (self.case and models.ONE_BIG)) == models.ONE_BIG:
             job = models.one_big(calibration.kernels)
         else:
-            job = sources.of_calibrated(calibration, self.model or "ctr")
-        if self.batch is not None and self.graph is None and self.batch != job.batch_size:
+            job = sources.of_calibrated(calibration, given.model or "ctr")
+        if given.graph is None and given.batch_size not in (None, job.batch_size):
             raise UsageError(
-                f"--batch is for --graph: {job.name} was measured with {job.batch_size}"
+                f"--batch-size is for --graph: {job.name} was measured with {job.batch_size}"
             )
-        return job.having(**self.job_changes)
+        return job.having(**given.job_changes())
 
 
-def give(asked: Asked, json_path: Path | None, report_path: Path | None) -> None:
+def give(asked: Asked, output: Output) -> None:
     """Predicts, writes the files that were asked for, and prints the tables.
 
     Raises:
         TensorwireError: the question has no answer, or a file cannot be read or written.
     """
-    from tensorwire.report import page, terminal
+    from tensorwire.report import terminal
 
     calibration, text = asked.calibration()
     questions = asked.questions(calibration)
     basis = Basis(text, questions[0])
     answer = _answer(asked, questions, basis)
-    if json_path is not None:
-        write_whole(json_path, json_text(answer.document()))
     shown = report.page(answer)
-    if report_path is not None:
-        page.write(report_path, shown)
-    terminal.show(shown.sections)
+    output.give(
+        lambda: json_text(answer.document()), lambda: terminal.show(shown.sections), lambda: shown
+    )
 
 
 def _answer(asked: Asked, questions: list[PredictionRequest], basis: Basis) -> PlanResult:
     if asked.sweep is not None:
         return PlanResult(basis, None, (), (), _curves(questions, asked.sweep), ())
-    if asked.target_steps_per_s is not None:
-        wanted = asked.target_steps_per_s
+    if (wanted := asked.options.steps_per_s) is not None:
         with ProgressDisplay("looking for clusters", 0, is_long=False) as progress:
             offers = search.smallest(questions, wanted, progress.activity)
         return PlanResult(basis, None, (), (), (), offers, wanted)
@@ -123,7 +110,7 @@ def _answer(asked: Asked, questions: list[PredictionRequest], basis: Basis) -> P
     with ProgressDisplay("simulating", total, is_long=False) as progress:
         predictions = list(zip(questions, answers(questions, progress.advance), strict=True))
         changes = []
-        if asked.with_changes:
+        if not asked.options.no_changes:
             changes = search.changes(
                 *predictions[0], predictions, lambda text: progress.activity(f"if: {text}")
             )
