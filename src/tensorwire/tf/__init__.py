@@ -17,7 +17,7 @@ from tensorwire.tf.config import ConfigProto
 _LAZY = {
     "FiguresHook": "hooks",
     "StepBreakdownHook": "hooks",
-    "PartialRestoreSaver": "partial_restore",
+    "Saver": "saver",
     "FiguresCallback": "callbacks",
     "StepBreakdownCallback": "callbacks",
     "StepTimer": "step_trace",
