@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,81 +17,72 @@
 namespace tensorwire::plugin {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::Var;
 
 constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kCopiedAtOnceBytes = int64_t{1} << 20;
 
 struct CopiedPiece {
-  static constexpr int64_t kMostBytes = int64_t{1} << 20;
-
   const char* from;  // null: the memory is only touched
   char* to;
   int64_t bytes;
 };
 
 void AddPieces(const Tensor* from, const Tensor& to, std::vector<CopiedPiece>* pieces) {
-  const auto bytes = static_cast<int64_t>(to.tensor_data().size());
-  for (int64_t at = 0; at < bytes; at += CopiedPiece::kMostBytes) {
-    pieces->push_back({from == nullptr ? nullptr : from->tensor_data().data() + at,
-                       const_cast<char*>(to.tensor_data().data()) + at,
-                       std::min(CopiedPiece::kMostBytes, bytes - at)});
+  const auto* const source = from == nullptr ? nullptr : static_cast<const char*>(from->data());
+  const auto bytes = static_cast<int64_t>(to.TotalBytes());
+  for (int64_t at = 0; at < bytes; at += kCopiedAtOnceBytes) {
+    pieces->push_back({source == nullptr ? nullptr : source + at,
+                       static_cast<char*>(to.data()) + at,
+                       std::min(kCopiedAtOnceBytes, bytes - at)});
   }
 }
 
 void CopyPieces(OpKernelContext* ctx, const std::vector<CopiedPiece>& pieces) {
+  const auto copy = [&pieces](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const CopiedPiece& piece = pieces[i];
+      if (piece.from != nullptr) std::memcpy(piece.to, piece.from, piece.bytes);
+      for (int64_t at = 0; piece.from == nullptr && at < piece.bytes; at += kPageBytes) {
+        piece.to[at] = 0;
+      }
+    }
+  };
   const auto& threads = *ctx->device()->tensorflow_cpu_worker_threads();
   tensorflow::Shard(threads.num_threads, threads.workers, static_cast<int64_t>(pieces.size()),
-                    CopiedPiece::kMostBytes, [&pieces](int64_t first, int64_t last) {
-                      for (int64_t i = first; i < last; ++i) {
-                        const CopiedPiece& piece = pieces[i];
-                        if (piece.from != nullptr) {
-                          std::memcpy(piece.to, piece.from, piece.bytes);
-                        } else {
-                          for (int64_t at = 0; at < piece.bytes; at += kPageBytes) piece.to[at] = 0;
-                        }
-                      }
-                    });
+                    kCopiedAtOnceBytes, copy);
 }
 
 // The values that variables of one device have at one moment: no kernel that updates one of them
 // is half done then. A variable that was only used as a whole is lent: its next update makes a copy
 // of its own. One that was used by rows is copied here, and its updates and lookups wait meanwhile.
-class ReadTogetherOp : public OpKernel {
+class ReadTogetherOp : public tensorflow::OpKernel {
  public:
-  explicit ReadTogetherOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("dtypes", &dtypes_));
-    OP_REQUIRES(ctx, static_cast<int>(dtypes_.size()) == num_inputs(),
-                absl::InvalidArgumentError("read_together: one dtype for each variable"));
-  }
+  using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
     const int count = num_inputs();
+    OP_REQUIRES(ctx, num_outputs() == count, absl::InvalidArgumentError("one dtype a variable"));
     std::vector<tensorflow::core::RefCountPtr<Var>> variables(count);
     std::vector<Tensor> values(count);
     std::vector<CopiedPiece> touched;
     for (int i = 0; i < count; ++i) {
       const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(ctx, i);
-      OP_REQUIRES(ctx, tensorflow::LookupResource(ctx, handle, &variables[i]).ok(),
-                  NoValue(ctx, i));
-      // Memory that is new to a process costs more than the copy, so it is not left to the time
-      // when others wait.
-      tensorflow::tf_shared_lock lock(*variables[i]->mu());
+      OP_REQUIRES(ctx, LookupResource(ctx, handle, &variables[i]).ok(), NoValue(handle));
+      // New memory costs more than the copy, so it is touched before others wait.
+      const tensorflow::tf_shared_lock lock(*variables[i]->mu());
       if (IsCopied(*variables[i])) {
-        OP_REQUIRES_OK(ctx,
-                       ctx->allocate_temp(dtypes_[i], variables[i]->tensor()->shape(), &values[i]));
+        const Tensor& value = *variables[i]->tensor();
+        OP_REQUIRES_OK(ctx, ctx->allocate_temp(value.dtype(), value.shape(), &values[i]));
         AddPieces(nullptr, values[i], &touched);
       }
     }
     CopyPieces(ctx, touched);
-
     // In the order of addresses, as in TensorFlow's own kernels that lock several variables.
-    std::vector<tensorflow::mutex*> mutexes;
-    for (const auto& variable : variables) mutexes.push_back(variable->mu());
-    std::sort(mutexes.begin(), mutexes.end());
-    mutexes.erase(std::unique(mutexes.begin(), mutexes.end()), mutexes.end());
+    std::set<tensorflow::mutex*> mutexes;
+    for (const auto& variable : variables) mutexes.insert(variable->mu());
     std::vector<tensorflow::mutex_lock> locks;
     locks.reserve(mutexes.size());
     for (tensorflow::mutex* mutex : mutexes) locks.emplace_back(*mutex);
@@ -98,35 +90,30 @@ class ReadTogetherOp : public OpKernel {
     std::vector<CopiedPiece> copied;
     for (int i = 0; i < count; ++i) {
       const Tensor& value = *variables[i]->tensor();
-      OP_REQUIRES(ctx, variables[i]->is_initialized && value.dtype() == dtypes_[i],
-                  NoValue(ctx, i));
+      const bool fits = value.dtype() == ctx->expected_output_dtype(i);
+      OP_REQUIRES(ctx, fits && variables[i]->is_initialized,
+                  NoValue(tensorflow::HandleFromInput(ctx, i)));
       if (!IsCopied(*variables[i])) {
         values[i] = variables[i]->copy_on_read_mode ? tensorflow::tensor::DeepCopy(value) : value;
         continue;
       }
       if (!values[i].IsInitialized() || values[i].shape() != value.shape()) {
-        OP_REQUIRES_OK(ctx, ctx->allocate_temp(dtypes_[i], value.shape(), &values[i]));
+        OP_REQUIRES_OK(ctx, ctx->allocate_temp(value.dtype(), value.shape(), &values[i]));
       }
       AddPieces(&value, values[i], &copied);
     }
     CopyPieces(ctx, copied);
-    locks.clear();
     for (int i = 0; i < count; ++i) ctx->set_output(i, values[i]);
   }
 
  private:
   static bool IsCopied(Var& variable) {
-    return variable.copy_on_read_mode && variable.is_initialized &&
-           tensorflow::DataTypeCanUseMemcpy(variable.tensor()->dtype());
+    return variable.copy_on_read_mode && DataTypeCanUseMemcpy(variable.tensor()->dtype());
   }
 
-  absl::Status NoValue(OpKernelContext* ctx, int i) const {
-    return absl::FailedPreconditionError("variable " + tensorflow::HandleFromInput(ctx, i).name() +
-                                         " has no value of type " +
-                                         tensorflow::DataTypeString(dtypes_[i]));
+  static absl::Status NoValue(const tensorflow::ResourceHandle& handle) {
+    return absl::FailedPreconditionError("variable " + handle.name() + " has no value");
   }
-
-  tensorflow::DataTypeVector dtypes_;
 };
 
 REGISTER_OP("TensorwireReadTogether")

@@ -18,6 +18,7 @@ _LAZY = {
     "FiguresHook": "hooks",
     "StepBreakdownHook": "hooks",
     "Saver": "saver",
+    "train_with_restarts": "restarts",
     "FiguresCallback": "callbacks",
     "StepBreakdownCallback": "callbacks",
     "StepTimer": "step_trace",
