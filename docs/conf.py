@@ -45,7 +45,7 @@ _CONTENTS = {
     "Guides": [
         "tutorials/switch", "from-deeprec", "from-tfjob", "tutorials/hot-ps",
         "../examples/hot_ps/README", "tutorials/slow-network-or-ps", "doctor", "placement",
-        "planner", "metrics", "kubernetes", "polling-and-pinning", "lab",
+        "planner", "metrics", "kubernetes", "losing-a-ps", "polling-and-pinning", "lab",
     ],
     "Concepts": [
         "concepts/tensor", "concepts/pushes", "concepts/shared-memory", "concepts/rewrites",

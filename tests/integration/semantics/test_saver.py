@@ -152,7 +152,7 @@ def test_options_that_exclude_each_other_are_named() -> None:
 
 
 class Pushed:
-    """A table and its slot on one ps, to whose halves two threads add row by row, in the default graph.
+    """A table and its slot on one ps, to whose halves two threads add row by row.
 
     After k updates of a row, its slot is k and the row itself is k (k + 1) / 2.
     """
