@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tensorwire.tf import Saver
 from .support import TensorFlowCluster, session_config, tf1
 
 pytestmark = pytest.mark.timeout(180, func_only=True)
+AWAITED_S = 120
 PartialSaver = partial(Saver, partial_restore=True)
 
 
@@ -188,20 +191,22 @@ class Pushed:
 
         self.session.run(tf1.global_variables_initializer())
         self._ended = threading.Event()
-        self._threads = [threading.Thread(target=push, args=(each,)) for each in self.updates]
-        for thread in self._threads:
-            thread.start()
+        self._threads = ThreadPoolExecutor(len(self.updates))
+        self._pushing = [self._threads.submit(push, each) for each in self.updates]
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._ended.set()
-        for thread in self._threads:
-            thread.join()
+        self._threads.shutdown()
         self.session.close()
+        for each in self._pushing:
+            each.result()  # raises what ended it
 
-
-SAVES = 40
-"""Saves within which a stock Saver shows what may happen: it does in every third of them."""
+    def await_torn_rows(self, saver: Any, path: str) -> None:
+        """Saves until rows do not fit to their slots: in about every third checkpoint."""
+        deadline = time.monotonic() + AWAITED_S
+        while not self.torn_rows(saver, path):
+            assert time.monotonic() < deadline
 
 
 @pytest.mark.usefixtures("graph")
@@ -212,7 +217,7 @@ def test_a_consistent_checkpoint_has_a_table_and_its_slot_of_one_moment(
     pushed = Pushed(fusing_cluster, use_resource=True)
     stock, consistent = tf1.train.Saver(), Saver(consistent=True, sharded=sharded)
     with pushed:
-        assert any(pushed.torn_rows(stock, str(tmp_path / "stock")) for _ in range(SAVES))
+        pushed.await_torn_rows(stock, str(tmp_path / "stock"))
         for _ in range(5):
             assert pushed.torn_rows(consistent, str(tmp_path / "model")) == 0
 
@@ -225,7 +230,7 @@ def test_reference_variables_are_not_consistent_and_a_warning_says_so(
     saver = Saver(consistent=True)
     assert "2 reference variables, such as table" in caplog.text
     with pushed:
-        assert any(pushed.torn_rows(saver, str(tmp_path / "model")) for _ in range(SAVES))
+        pushed.await_torn_rows(saver, str(tmp_path / "model"))
 
 
 @pytest.mark.usefixtures("graph")
