@@ -32,8 +32,9 @@ from tensorwire.tf.config import ConfigProto
 _LAZY = {
     "FiguresHook": "hooks",
     "StepBreakdownHook": "hooks",
-    "PartialRestoreSaver": "partial_restore",
+    "Saver": "saver",
     "WorkQueue": "work_queue",
+    "train_with_restarts": "restarts",
     "FiguresCallback": "callbacks",
     "StepBreakdownCallback": "callbacks",
     "StepTimer": "step_trace",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from integration.semantics.support import results_of
+from integration.semantics.support import PROTOCOLS, results_of
 
 from .support import HERE, TENSORWIRE, train
 
@@ -86,3 +86,16 @@ def test_a_former_clusters_coordinator_that_recovers_disturbs_the_next_cluster_n
     assert [after for _, after, _ in clusters] == [expected] * 3
     # On gRPC the process is aborted.
     assert [ended for _, _, ended in clusters] == ["", *["InvalidArgumentError"] * 2]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_training_begins_again_from_the_checkpoint_when_a_ps_is_lost(protocol: str) -> None:
+    command = [sys.executable, str(HERE / "restarts_script.py"), "--protocol", protocol]
+    begun, ended, words = results_of(command, 300)
+    # Each call but the first begins with what the former has saved after five steps. On grpc, a
+    # training may find its ps lost once more.
+    begun = [each for i, each in enumerate(begun) if each != begun[i - 1]]
+    assert begun == [[5.0 * call] * 4 for call in range(4)]
+    assert ended == [20.0] * 4
+    assert "ps:1 at " in words
+    assert "accepts no connection after 0.1 s" in words
