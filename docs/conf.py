@@ -47,8 +47,8 @@ _CONTENTS = {
     "Guides": [
         "tutorials/switch", "from-deeprec", "from-tfjob", "tutorials/hot-ps",
         "../examples/hot_ps/README", "tutorials/slow-network-or-ps", "doctor", "placement",
-        "planner", "metrics", "hosts", "kubernetes", "stragglers", "losing-a-ps", "polling-and-pinning",
-        "lab",
+        "planner", "metrics", "hosts", "kubernetes", "stragglers", "losing-a-ps",
+        "polling-and-pinning", "lab",
     ],
     "Concepts": [
         "concepts/tensor", "concepts/pushes", "concepts/shared-memory", "concepts/rewrites",

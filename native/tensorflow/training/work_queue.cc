@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -533,9 +534,14 @@ class SaveOrderPass : public tensorflow::GraphOptimizationPass {
         tensorflow::Node* read = edge->src();
         const tensorflow::Edge* before = nullptr;
         while (read->IsIdentity() && read->input_edge(0, &before).ok()) read = before->src();
-        if (read->type_string() != "ReadVariableOp" || !read->input_edge(0, &before).ok()) continue;
-        const bool is_state = before->src()->attrs().FindByString(kWorkQueueAttr) != nullptr;
-        (is_state ? states : others).insert(read);
+        if (read->type_string() != "ReadVariableOp" &&
+            read->type_string() != "TensorwireReadTogether") {
+          continue;
+        }
+        const bool has_state = absl::c_any_of(read->in_edges(), [](const tensorflow::Edge* input) {
+          return input->src()->attrs().FindByString(kWorkQueueAttr) != nullptr;
+        });
+        (has_state ? states : others).insert(read);
       }
     }
     for (tensorflow::Node* state : states) {

@@ -42,6 +42,7 @@ def metrics(record: TaskMetrics) -> Iterator[Metric]:
     yield from _counted(_OF_PEERS, peers, ("task", "peer"))
     yield from _process(record)
     yield from _tensors(record)
+    yield from _work_queues(record)
 
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
@@ -130,6 +131,24 @@ def _process(record: TaskMetrics) -> Iterator[Metric]:
     ):
         yield GaugeMetricFamily(f"tensorwire_pool_{name}_bytes", text, value)
     yield from _counted(_OF_POOL, [((), record.pool)])
+
+
+def _work_queues(record: TaskMetrics) -> Iterator[Metric]:
+    items = GaugeMetricFamily(
+        "tensorwire_work_queue_items",
+        "Items of a work queue, by what has become of them.",
+        labels=["queue", "state"],
+    )
+    by_worker = _counter(
+        "work_queue_done_items", "Items that a worker has done.", "queue", "worker"
+    )
+    for queue in record.work_queues:
+        for state in ("done", "in_work", "returned"):
+            items.add_metric([queue.name, state], getattr(queue, state))
+        for each in queue.workers:
+            by_worker.add_metric([queue.name, short_name(each.worker)], each.done)
+    yield items
+    yield by_worker
 
 
 def _tensors(record: TaskMetrics) -> Iterator[Metric]:

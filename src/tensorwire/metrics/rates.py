@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorwire.metrics.task_metrics import FUSED, TaskMetrics, TensorMetrics
+from tensorwire.metrics.task_metrics import FUSED, TaskMetrics, TensorMetrics, short_name
 
 UNEVEN = 1.5
 """A task with this multiple of its job's mean, or more, is an imbalance."""
@@ -88,6 +88,28 @@ class Imbalance:
 
 
 @dataclass(frozen=True)
+class QueueWorkerRates:
+    """A worker's part in a work queue."""
+
+    worker: str
+    in_work: int
+    done: int
+    done_per_s: float
+
+
+@dataclass(frozen=True)
+class QueueRates:
+    """A work queue of the job; counts as in `WorkQueueMetrics`."""
+
+    name: str
+    items: int
+    done: int
+    in_work: int
+    returned: int
+    workers: tuple[QueueWorkerRates, ...]
+
+
+@dataclass(frozen=True)
 class JobRates:
     """The rates of a job's tasks between two readings."""
 
@@ -95,6 +117,7 @@ class JobRates:
     imbalances: tuple[Imbalance, ...]
     unreachable: Mapping[str, str]
     """The reason for each endpoint without metrics."""
+    queues: tuple[QueueRates, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -144,7 +167,8 @@ def job_rates(
 ) -> JobRates:
     """The rates of all tasks between two readings. A new task has rates from the next one on."""
     known = {(each.process.host, each.process.pid): each for each in before}
-    tasks = []
+    tasks: list[TaskRates] = []
+    queues: list[QueueRates] = []
     for cluster, members in by_cluster(now).items():
         # A master knows the graph; a ps knows only the names of tensors that it sends.
         variables = {v.tensor: v.name for each in members for v in each.variables if v.tensor}
@@ -153,8 +177,37 @@ def job_rates(
             rates = between(earlier, each, variables, cluster) if earlier is not None else None
             if rates is not None:
                 tasks.append(rates)
+            if earlier is not None and rates is not None:
+                queues += _queues(earlier, each, rates.seconds)
     tasks.sort(key=lambda rates: (rates.cluster, _natural(rates.task)))
-    return JobRates(tuple(tasks), tuple(find_imbalances(tasks)), dict(unreachable or {}))
+    uneven = tuple(find_imbalances(tasks))
+    return JobRates(tuple(tasks), uneven, dict(unreachable or {}), tuple(queues))
+
+
+def _queues(before: TaskMetrics, now: TaskMetrics, seconds: float) -> Iterator[QueueRates]:
+    earlier = {
+        (queue.name, each.worker): each.done
+        for queue in before.work_queues
+        for each in queue.workers
+    }
+    for queue in now.work_queues:
+        workers = (
+            QueueWorkerRates(
+                short_name(each.worker),
+                each.in_work,
+                each.done,
+                (each.done - earlier.get((queue.name, each.worker), 0)) / seconds,
+            )
+            for each in queue.workers
+        )
+        yield QueueRates(
+            *(queue.name.removesuffix("/state"), queue.items, queue.done),
+            *(
+                queue.in_work,
+                queue.returned,
+                tuple(sorted(workers, key=lambda w: _natural(w.worker))),
+            ),
+        )
 
 
 def by_cluster(metrics: Iterable[TaskMetrics]) -> dict[str, list[TaskMetrics]]:

@@ -138,6 +138,30 @@ class ServedTask:
 
 
 @dataclass(frozen=True)
+class QueueWorker:
+    """What a worker has of a work queue, since the ps with the queue began."""
+
+    worker: str
+    taken: int
+    in_work: int
+    done: int
+
+
+@dataclass(frozen=True)
+class WorkQueueMetrics:
+    """A `tensorwire.tf.WorkQueue` that is kept on this task."""
+
+    name: str
+    items: int
+    """Of all epochs; 0 if they have no end."""
+    done: int
+    in_work: int
+    returned: int
+    """Items that a worker gave back and nobody has taken again."""
+    workers: tuple[QueueWorker, ...] = ()
+
+
+@dataclass(frozen=True)
 class StepTotals:
     """Sums over the sampled steps of a task that splits their time (`metrics.breakdown`)."""
 
@@ -210,6 +234,7 @@ class TaskMetrics:
     """Ids of lookups that `unique_pull` rewrote, counted in the task that looks up."""
     unique_ids: int = 0
     """Ids that were sent for `looked_up_ids`, without repeats."""
+    work_queues: tuple[WorkQueueMetrics, ...] = ()
 
     @property
     def name(self) -> str:

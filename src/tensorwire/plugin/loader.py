@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import logging
 import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tensorwire import engine, settings
 from tensorwire.errors import TensorwireError, UsageError
@@ -59,6 +61,14 @@ def load(patches: bool | None = None) -> Path:
         if patches is not None:
             tensorflow_patches.switch(patches)
         return _loaded.path
+
+
+@functools.cache
+def operations() -> Any:
+    """The module of the plug-in's operations."""
+    import tensorflow as tf
+
+    return tf.load_op_library(str(load()))
 
 
 def check_environment() -> None:

@@ -83,6 +83,7 @@ class Stats(_Traffic):
     awaited_tasks: list[dict[str, str]]
     rewrites: list[dict[str, str | int]]
     wire_dtypes: list[dict[str, str]]
+    work_queues: list[dict[str, Any]]
 
 
 _OF_TENSORS = {

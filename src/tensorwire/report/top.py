@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tensorwire.metrics.nic import NicRate
-from tensorwire.metrics.rates import Imbalance, JobRates, TaskRates
+from tensorwire.metrics.rates import Imbalance, JobRates, QueueRates, TaskRates
 
 MARK = "▲"
 _FIRST_TO_GO = ("pid", "wire", "reactor", "requests", "memory", "waiting")
@@ -26,6 +26,7 @@ def screen(rates: JobRates, every_s: float, columns: int) -> RenderableType:
     return Group(
         _title(rates, every_s, columns),
         *(part for cluster in clusters for part in _of_cluster(rates, cluster, columns)),
+        *(part for queue in rates.queues for part in _queue(queue)),
         *_missing(rates),
     )
 
@@ -103,6 +104,23 @@ def _row(task: TaskRates, uneven: Set[tuple[str, str]]) -> dict[str, Text]:
 
 def _cell(text: str, marked: bool) -> Text:
     return Text(f"{MARK} {text}", style=_UNEVEN) if marked else Text(text)
+
+
+def _queue(queue: QueueRates) -> Iterator[RenderableType]:
+    of_all = f" of {queue.items:,}" if queue.items else ""
+    yield Text()
+    yield Text(
+        f"{queue.name}: {queue.done:,}{of_all} items done, {queue.in_work} in work"
+        + (f", {queue.returned} given back" if queue.returned else ""),
+        style="bold",
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name in ("worker", "in work", "done", "items"):
+        table.add_column(name, justify="left" if name == "worker" else "right", no_wrap=True)
+    for each in queue.workers:
+        rate = f"{each.done_per_s:.2f}/s"
+        table.add_row(each.worker, f"{each.in_work}", f"{each.done:,}", rate)
+    yield table
 
 
 def _missing(rates: JobRates) -> list[Text]:

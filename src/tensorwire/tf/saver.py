@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import op_def_library
 from tensorflow.python.training.saver import BulkSaverBuilder
 
-from tensorwire.plugin.loader import load
+from tensorwire.plugin.loader import operations
 
 _v1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -130,11 +129,9 @@ class _ConsistentBuilder(BulkSaverBuilder):  # type: ignore[misc]
             if isinstance(saveable, self.ResourceVariableSaveable):
                 by_device[saveable.device].append(number)
         read: dict[int, Any] = {}
-        load()
         for device, numbers in by_device.items():
             with tf.device(device), tf.device("/device:CPU:0"):
-                values = op_def_library.apply_op(
-                    "TensorwireReadTogether",
+                values = operations().tensorwire_read_together(
                     variables=[saveables[number].handle_op for number in numbers],
                     dtypes=[saveables[number].specs[0].dtype for number in numbers],
                 )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tensorwire.plugin.loader import load
+from tensorwire.plugin.loader import operations
 
 _v1 = tf.compat.v1
 
@@ -102,7 +102,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         for item in self._items:
             order.update(len(item).to_bytes(8, "little") + item)
         fingerprint = int.from_bytes(order.digest()[:8], "little", signed=True)
-        self._ops = tf.load_op_library(str(load()))
+        self._ops = operations()
         self._holder = random.SystemRandom().getrandbits(62) + 1
         self._worker = worker or _this_task()
         self._take = functools.partial(

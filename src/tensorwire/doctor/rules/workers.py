@@ -25,6 +25,8 @@ class Straggler:
     worker: TaskUsage
     cost: float
     sentence: str
+    queue_gain: float = 0.0
+    """How many times the steps a shared queue of work would bring, where workers wait for none."""
 
 
 def slowest(job: JobEvidence) -> Straggler | None:
@@ -42,6 +44,8 @@ def slowest(job: JobEvidence) -> Straggler | None:
             lost,
             f"{slow.task} takes {number(rates[slow.task])} steps a second, "
             f"the others {number(usual)} (median of {len(workers) - 1}).",
+            # An epoch takes as long as the slowest worker needs for its share.
+            sum(rates.values()) / (len(workers) * rates[slow.task]),
         )
     return _slowest_of_a_step_in_common(workers)
 
@@ -88,7 +92,16 @@ def straggler(job: JobEvidence) -> Finding | None:
         cost=found.cost,
         evidence=tuple(sentences),
         confidence="high",
-        change=_what_to_do(worker, others),
+        change=_what_to_do(worker, others) + _share_the_data(found),
+    )
+
+
+def _share_the_data(found: Straggler) -> str:
+    if not found.queue_gain:
+        return ""
+    return (
+        " If it stays slow, share the data by a tensorwire.tf.WorkQueue: if each worker has a "
+        f"fixed share of it now, an epoch takes {1 / found.queue_gain:.0%} of the time."
     )
 
 
