@@ -143,6 +143,16 @@ def test_findings_come_in_the_order_of_what_they_cost_and_risks_last() -> None:
     assert {"straggler", "no-device-filters"} <= {finding.rule for finding in findings}
 
 
+def test_a_straggler_is_told_what_a_queue_of_work_would_bring() -> None:
+    slow = look("one slow worker")
+    (finding,) = [f for f in diagnose(slow).findings if f.rule == "straggler"]
+    rates = [worker.steps / worker.seconds for worker in job_of(slow).workers if worker.steps]
+    share = len(rates) * min(rates) / sum(rates)
+    assert f"WorkQueue: if each worker has a fixed share of it now, an epoch takes {share:.0%}" in (
+        finding.change
+    )
+
+
 def test_a_healthy_job_is_told_what_was_looked_at_and_what_was_not() -> None:
     said = list(report.lines(diagnose(look("healthy"))))
     assert said[0] == report.NOTHING

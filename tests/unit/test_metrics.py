@@ -29,10 +29,12 @@ from tensorwire.metrics.task_metrics import (
     PeerTraffic,
     PoolMetrics,
     ProcessMetrics,
+    QueueWorker,
     ReactorMetrics,
     ServedTask,
     TaskMetrics,
     TensorMetrics,
+    WorkQueueMetrics,
     short_name,
 )
 from tensorwire.settings import METRICS
@@ -69,6 +71,7 @@ FIGURES = TaskMetrics(
     ),
     looked_up_ids=900,
     unique_ids=90,
+    work_queues=(WorkQueueMetrics("files", 100, 5, 2, 1, (QueueWorker(WORKER, 6, 1, 4),)),),
 )
 
 
@@ -182,6 +185,10 @@ def test_prometheus_has_the_metrics() -> None:
     assert found["tensorwire_recv_waiting_seconds_total"][0].value == 2.5
     assert found["tensorwire_looked_up_ids_total"][0].value == 900
     assert found["tensorwire_unique_ids_total"][0].value == 90
+    items = {s.labels["state"]: s.value for s in found["tensorwire_work_queue_items"]}
+    assert items == {"done": 5, "in_work": 2, "returned": 1}
+    (done,) = found["tensorwire_work_queue_done_items_total"]
+    assert (done.labels, done.value) == ({"queue": "files", "worker": "worker:3"}, 4)
     assert found["process_resident_memory_bytes"][0].value > 0
 
 

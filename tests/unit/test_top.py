@@ -26,11 +26,13 @@ from tensorwire.metrics.task_metrics import (
     PeerTraffic,
     PoolMetrics,
     ProcessMetrics,
+    QueueWorker,
     ReactorMetrics,
     ServedTask,
     TaskMetrics,
     TensorMetrics,
     VariableMetrics,
+    WorkQueueMetrics,
 )
 from tensorwire.report.top import screen
 
@@ -115,6 +117,36 @@ def test_rates_are_what_changed_over_the_time_between() -> None:
     assert ps.hot is not None
     assert (ps.hot.name, ps.hot.share) == ("embedding/read", pytest.approx(0.9))
     assert ps.hot.bytes_per_s == pytest.approx(0.9 * 832 * MB)
+
+
+def test_a_work_queue_is_shown_with_each_workers_rate() -> None:
+    def reading(seconds: float, done: int) -> TaskMetrics:
+        workers = (
+            QueueWorker(full_name("worker:1"), done + 1, 1, done),
+            QueueWorker(full_name("worker:0"), 2, 0, 2),
+        )
+        queue = WorkQueueMetrics("files/state", 100, done + 2, 1, 3, workers)
+        return dataclasses.replace(metrics("ps:0", seconds), work_queues=(queue,))
+
+    shown = io.StringIO()
+    rates = job_rates([reading(10, 4)], [reading(12, 9)])
+    Console(file=shown, width=80).print(screen(rates, 2, 80))
+    words = [line.split() for line in shown.getvalue().splitlines()]
+    assert [
+        "files:",
+        "11",
+        "of",
+        "100",
+        "items",
+        "done,",
+        "1",
+        "in",
+        "work,",
+        "3",
+        "given",
+        "back",
+    ] in words
+    assert words[-2:] == [["worker:0", "0", "2", "0.00/s"], ["worker:1", "1", "9", "2.50/s"]]
 
 
 def test_a_task_that_was_started_again_has_no_rates_yet() -> None:

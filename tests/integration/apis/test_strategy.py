@@ -89,6 +89,16 @@ def test_a_former_clusters_coordinator_that_recovers_disturbs_the_next_cluster_n
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_coordinator_gives_each_item_of_a_work_queue_to_one_worker(protocol: str) -> None:
+    command = [sys.executable, str(HERE / "work_queue_script.py"), "--protocol", protocol]
+    first, second, after = results_of(command, 300)
+    assert sorted(first[0]) == [0] * 10 + [1] * 10
+    assert first[1] == 10
+    # After the checkpoint, and again after it was restored, what it does not have.
+    assert second == after == [[1] * 20, 20]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_training_begins_again_from_the_checkpoint_when_a_ps_is_lost(protocol: str) -> None:
     command = [sys.executable, str(HERE / "restarts_script.py"), "--protocol", protocol]
     begun, ended, words = results_of(command, 300)

@@ -75,6 +75,12 @@ def number_of(receipt: Any) -> int:
     return int(receipt[0])
 
 
+def queue_of(cluster: TensorFlowCluster) -> dict[str, int]:
+    """What the metrics of the ps say of its queue."""
+    (queue,) = cluster.stats("ps:0")["work_queues"]  # type: ignore[misc]
+    return {name: queue[name] for name in ("items", "done", "in_work", "returned")}
+
+
 def rest(worker: Worker) -> list[str]:
     """What the worker gets until the end."""
     found: list[str] = []
@@ -110,6 +116,7 @@ def test_a_lost_worker_gives_back_what_is_not_done(cluster: TensorFlowCluster) -
     first, lost = (Worker(cluster, index, 3, WorkQueue.take_item) for index in range(2))
     done, kept, given_back = first.take(), first.take(), lost.take()
     assert first.reports(done.receipt) == 1
+    assert queue_of(cluster) == {"items": 3, "done": 1, "in_work": 2, "returned": 0}
     cluster.tasks["worker:1"].stop(signal.SIGKILL)
     again = first.take()  # waits until the loss is noticed
     assert (again.text, again.receipt[0]) == (given_back.text, number_of(given_back.receipt))
