@@ -44,6 +44,8 @@ def train_with_restarts(
 
         tensorwire.tf.train_with_restarts(resolver, train)
 
+    On grpc++, a ps that was not lost has kept the memory of its old variables in our tests.
+
     Args:
         resolver: the cluster resolver, as for ``ParameterServerStrategy``.
         train: called with a new strategy and its coordinator. It makes its variables, datasets and
