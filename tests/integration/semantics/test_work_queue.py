@@ -90,6 +90,7 @@ def rest(worker: Worker) -> list[str]:
     return found
 
 
+@pytest.mark.newest
 def test_each_item_is_given_to_one_worker_until_all_are_done(cluster: TensorFlowCluster) -> None:
     first, second = (
         Worker(cluster, index, 5, WorkQueue.take, num_epochs=3, seed=index and None)
@@ -126,6 +127,7 @@ def test_a_lost_worker_gives_back_what_is_not_done(cluster: TensorFlowCluster) -
         first.take()
 
 
+@pytest.mark.newest
 def test_a_worker_that_is_started_again_or_is_silent_loses_its_items(
     cluster: TensorFlowCluster,
 ) -> None:
@@ -172,6 +174,7 @@ def test_an_item_is_done_with_its_last_element(cluster: TensorFlowCluster, tmp_p
     assert seen == {(f"{item}".encode(), row): 1 for item in range(5) for row in range(item)}
 
 
+@pytest.mark.newest
 def test_a_restore_takes_back_what_was_done_since(
     cluster: TensorFlowCluster, tmp_path: Path
 ) -> None:
@@ -215,6 +218,7 @@ def test_a_checkpoint_has_the_updates_of_all_that_is_done(
     assert first in save.input  # it reads the reference variable itself
 
 
+@pytest.mark.newest
 def test_workers_that_disagree_are_told(cluster: TensorFlowCluster) -> None:
     Worker(cluster, 0, 3, WorkQueue.take).take()
     other = Worker(cluster, 1, 4, WorkQueue.take)
