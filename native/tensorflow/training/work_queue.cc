@@ -45,6 +45,8 @@ using tensorflow::Var;
 // number of those that were taken; then for each that is taken and not done its number and
 // position.
 enum { kFingerprint, kTotal, kNext, kHeader };
+// Its size does not change, and limits how many items can be in work. What is unused is this.
+constexpr int64_t kUnused = -1;
 
 // Columns of a receipt: an item's number, the index of an element in it (-1: the whole item), and
 // whether that element is the last one.
@@ -218,7 +220,7 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
     total_ = state(kTotal);
     next_ = state(kNext);
     items_.clear();
-    for (int64_t at = kHeader; at + 1 < state.size(); at += 2) {
+    for (int64_t at = kHeader; at + 1 < state.size() && state(at) != kUnused; at += 2) {
       Item& item = items_[state(at)];
       item.position = item.counted = state(at + 1);
     }
@@ -228,9 +230,9 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
   void Write(Var* variable) {
     if (!changed_) return;
     changed_ = false;
-    const auto size = kHeader + 2 * static_cast<int64_t>(items_.size());
-    Tensor value(tensorflow::DT_INT64, {size});
+    Tensor value(tensorflow::DT_INT64, value_.shape());
     auto state = value.flat<int64_t>();
+    state.setConstant(kUnused);
     state(kFingerprint) = value_.flat<int64_t>()(kFingerprint);
     state(kTotal) = total_;
     state(kNext) = next_;
@@ -248,6 +250,8 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
       return entry.second.holder == kNobody || entry.second.until <= now;
     });
     if (at == items_.end()) {
+      const auto places = static_cast<size_t>(value_.NumElements() - kHeader) / 2;
+      if (next_ < total_ && items_.size() >= places) return std::nullopt;
       if (next_ >= total_) {
         if (!taker.fills || items_.empty()) return std::nullopt;
         // Starts with another one each time, so that holders fill with different items.

@@ -21,6 +21,8 @@ from tensorwire.plugin.loader import operations
 _v1 = tf.compat.v1
 
 _NO_END = 2**63 - 1
+_MOST_IN_WORK = 1024
+"""Items that are in work at one time. A worker that would take one more waits."""
 _STATE_ATTR = "_tensorwire_work_queue"
 """kWorkQueueAttr of the plug-in."""
 
@@ -116,7 +118,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             timeout_s=item_timeout_s or 0.0,
             fills=synchronous,
         )
-        self._state = _state_variable(name, [fingerprint, total, 0])
+        self._state = _state_variable(name, [fingerprint, total, 0, *[-1] * (2 * _MOST_IN_WORK)])
         if not tf.executing_eagerly():
             self._give_back_when_the_session_ends()
 
@@ -218,7 +220,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
     def progress(self) -> tuple[Any, Any]:
         """How many items are done, and how many there are in all epochs: int64, shape []."""
         state = self._state.read_value()
-        in_work = (tf.size(state, tf.int64) - 3) // 2
+        in_work = tf.math.count_nonzero(state[3::2] >= 0)
         return state[2] - in_work, state[1]
 
     def add_summary(self) -> Any:
@@ -299,7 +301,7 @@ def _this_task() -> str:
 
 def _state_variable(name: str, value: list[int]) -> Any:
     """On a ps: in TensorFlow 1 where the device function puts it, else on the last one."""
-    options = {"trainable": False, "dtype": tf.int64, "shape": [None], "name": f"{name}/state"}
+    options = {"trainable": False, "dtype": tf.int64, "name": f"{name}/state"}
     if tf.executing_eagerly():
         devices = [each.name for each in tf.config.list_logical_devices("CPU")]
         with tf.device(max((each for each in devices if "/job:ps/" in each), default=devices[0])):

@@ -33,7 +33,10 @@ def main() -> None:
         tasks = [("ps", 0), ("worker", 0), ("worker", 1)]
         cluster.ready(*[cluster.begin(*task) for task in tasks])
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(cluster.spec), "chief", 0, rpc_layer=cluster.protocol
+            tf.train.ClusterSpec(cluster.spec),
+            task_type="chief",
+            task_id=0,
+            rpc_layer=cluster.protocol,
         )
         strategy = tf.distribute.ParameterServerStrategy(resolver)
         coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
