@@ -61,7 +61,7 @@ def test_short_run_trains_on_both_protocols_and_writes_the_record(tmp_path: Path
     record_path = tmp_path / "demo.json"
 
     done = subprocess.run(
-        [*DEMO, "--protocols", "grpc,grpc++", "--steps=200", "--rounds=3", f"--json={record_path}"],
+        [*DEMO, "--rewrites", "none", "--steps=200", "--rounds=3", f"--json={record_path}"],
         env=environment(mark, temporary),
         capture_output=True,
         text=True,
