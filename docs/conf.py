@@ -122,12 +122,12 @@ def _with_whole_names(app: Sphinx, document: Any) -> None:
 def _with_code(
     app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]
 ) -> None:
-    """Marks indented text after an empty line as code."""
+    """Marks indented text after an empty line as code, where the docstring does not."""
     for number in reversed(range(1, len(lines) - 1)):
         before, line, after = lines[number - 1 : number + 2]
+        is_marked = before.endswith("::")
         if before.strip() and before[0] != " " and not line and after.startswith("    "):
-            lines.insert(number, "::")
-            lines.insert(number, "")
+            lines[number:number] = [] if is_marked else ["", "::"]
 
 
 # Attributes for keyboards and screen readers, which Sphinx and its theme lack.
