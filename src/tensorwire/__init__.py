@@ -3,4 +3,4 @@
 Importing this package loads neither TensorFlow nor the plug-in; importing ``tensorwire.tf`` does.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
