@@ -57,7 +57,7 @@ constexpr int64_t kNoNumber = -1;  // in receipts of items that are another hold
 
 // How long a step that waits for an item sleeps before it looks again.
 constexpr int64_t kFirstSleepUs = 10'000;
-constexpr int64_t kLongestSleepUs = 1'000'000;
+constexpr int64_t kLongestSleepUs = 200'000;
 
 uint64_t Mixed(uint64_t value) {  // the finalizer of SplitMix64 (Steele, Lea, Flood, 2014)
   value += 0x9E3779B97F4A7C15ull;
