@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -74,12 +74,7 @@ def _table(
         if sum(width + 1 for width in widths.values()) - 1 > columns:
             hidden.append(name)
             widths.pop(name, None)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for name in widths:
-        table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(row[name] for name in widths))
-    yield table
+    yield _columns(list(widths), ([row[name] for name in widths] for row in rows))
     if hidden:
         yield Text(f"not shown, terminal too narrow: {', '.join(hidden)}", style="dim")
 
@@ -114,13 +109,23 @@ def _queue(queue: QueueRates) -> Iterator[RenderableType]:
         + (f", {queue.returned} given back" if queue.returned else ""),
         style="bold",
     )
+    yield _columns(
+        ["worker", "in work", "done", "items"],
+        (
+            [each.worker, f"{each.in_work}", f"{each.done:,}", f"{each.done_per_s:.2f}/s"]
+            for each in queue.workers
+        ),
+    )
+
+
+def _columns(names: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
+    """A table whose first column names the row."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for name in ("worker", "in work", "done", "items"):
-        table.add_column(name, justify="left" if name == "worker" else "right", no_wrap=True)
-    for each in queue.workers:
-        rate = f"{each.done_per_s:.2f}/s"
-        table.add_row(each.worker, f"{each.in_work}", f"{each.done:,}", rate)
-    yield table
+    for number, name in enumerate(names):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _missing(rates: JobRates) -> list[Text]:

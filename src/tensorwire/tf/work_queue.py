@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tensorwire.cluster import parse_tf_config
 from tensorwire.plugin.loader import operations
 
 _v1 = tf.compat.v1
@@ -293,9 +294,9 @@ class _EndTogether(_v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
 
 
 def _this_task() -> str:
-    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
-    if "type" in task:
-        return f"/job:{task['type']}/task:{task.get('index', 0)}"
+    config = parse_tf_config(os.environ.get("TF_CONFIG", ""))
+    if config is not None and config.task is not None:
+        return str(config.task)
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
