@@ -296,7 +296,8 @@ class _EndTogether(_v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
 def _this_task() -> str:
     config = parse_tf_config(os.environ.get("TF_CONFIG", ""))
     if config is not None and config.task is not None:
-        return str(config.task)
+        # The long form, which metrics shorten to "worker:0".
+        return f"/job:{config.task.job}/replica:0/task:{config.task.index}"
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
