@@ -132,6 +132,7 @@ std::vector<std::string> WorkQueues() {
   std::vector<std::string> queues;
   for (const WorkQueueFigures& queue : WorkQueueList::Get().All()) {
     std::vector<std::string> workers;
+    workers.reserve(queue.workers.size());
     for (const auto& [name, worker] : queue.workers) {
       workers.push_back(Object({{"worker", name},
                                 {"taken", worker.taken},

@@ -50,6 +50,7 @@ class WorkQueueList {
   std::vector<WorkQueueFigures> All() const {
     std::lock_guard lock(mutex_);
     std::vector<WorkQueueFigures> all;
+    all.reserve(entries_.size());
     for (const Entry* entry : entries_) all.push_back(entry->Figures());
     return all;
   }

@@ -175,8 +175,6 @@ def run(ctx: click.Context, options: RunOptions, script: str, arguments: tuple[s
     target = ["-m", script] if options.as_module else [script]
     if options.placement != "balanced":
         refuse_unused("is for --placement balanced", "traffic_paths", "keep_whole")
-    if options.protocol == GRPC:
-        refuse_unused("serves metrics of grpc++, and --protocol is grpc", "metrics_port")
     if options.metrics_port is None:
         refuse_unused("is for --metrics-port: give that, too", "metrics_host")
     engine.check_security()
@@ -188,7 +186,10 @@ def run(ctx: click.Context, options: RunOptions, script: str, arguments: tuple[s
         words=[word for word in (*named, options.wire_dtype) if word],
         device_filters=options.device_filters is not None,
     )
-    if options.metrics_port is not None:
+    if options.metrics_port is not None and options.protocol == GRPC:
+        # No error: going back to gRPC takes one word, and the rest of a command line stays.
+        click.echo("tensorwire: no metrics are served: only tasks on grpc++ have them", err=True)
+    elif options.metrics_port is not None:
         host = options.metrics_host or endpoint.LOOPBACK
         environment[METRICS] = address_text(host, options.metrics_port)
     sys.stdout.flush()

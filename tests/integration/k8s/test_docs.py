@@ -45,8 +45,8 @@ PAGES = [
 def test_the_commands_lead_from_an_empty_cluster_to_a_finished_job(
     control_plane: ControlPlane, tmp_path: Path, page: Page
 ) -> None:
-    text = (ROOT / f"docs/{page.name}.md").read_text()
-    (image,) = set(re.findall(r"here (?:it|the image) is `(.*?)`", text))
+    commands = "".join(_COMMANDS.findall((ROOT / f"docs/{page.name}.md").read_text()))
+    (image,) = set(re.findall(r"--image (\S+)", commands))
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     variables = {
         "KUBECONFIG": str(control_plane.kubeconfig(tmp_path / "kubeconfig")),
@@ -54,7 +54,7 @@ def test_the_commands_lead_from_an_empty_cluster_to_a_finished_job(
     }
     nodes = [NodeSettings("worker-node", pods=6)]
     with VirtualKubelet(control_plane, nodes, images=[image]) as kubelet:
-        status, said = run_script("".join(_COMMANDS.findall(text)), tmp_path, variables, 400)
+        status, said = run_script(commands, tmp_path, variables, 400)
         assert status == 0, f"{said}\n{kubelet.tails()}"
         assert len(re.findall(r"\w+: succeeded", said)) == page.successes, said
         assert len(re.findall(r"^worker:[01]: loss [\d.]+; sent \d+ bytes", said, re.M)) == 2

@@ -190,6 +190,10 @@ class Pushed:
                 self.session.run(update)
 
         self.session.run(tf1.global_variables_initializer())
+        # One after the other: TensorFlow 2.15 loses one of the first two updates by rows of a
+        # variable if they meet, because each gives it a buffer of its own.
+        for update in self.updates:
+            self.session.run(update)
         self._ended = threading.Event()
         self._threads = ThreadPoolExecutor(len(self.updates))
         self._pushing = [self._threads.submit(push, each) for each in self.updates]
