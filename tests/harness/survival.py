@@ -29,6 +29,7 @@ from tensorwire.errors import TensorwireError
 from tensorwire.owning_context import OwningContext
 
 START_TIMEOUT_S = 120.0
+_MEMORY_FILE = "/memfd:tensorwire"
 _TASK = Path(__file__).with_name("survival_task.py")
 
 
@@ -64,15 +65,20 @@ class Holdings:
     descriptors: int
     threads: int
     resident_mb: float
-    """MB are 10^6 bytes."""
+    """Of a peer's memory that it has mapped, its share. MB are 10^6 bytes."""
 
     @staticmethod
     def of(pid: int) -> Holdings:
         process = psutil.Process(pid)
         with process.oneshot():
-            return Holdings(
-                process.num_fds(), process.num_threads(), process.memory_info().rss / 1e6
+            # Else a tensor that TensorFlow keeps on one task would be kept by all that read it.
+            of_others = sum(
+                each.rss - each.pss
+                for each in process.memory_maps(grouped=False)
+                if each.path.startswith(_MEMORY_FILE)
             )
+            resident = process.memory_info().rss - of_others
+            return Holdings(process.num_fds(), process.num_threads(), resident / 1e6)
 
 
 @dataclass

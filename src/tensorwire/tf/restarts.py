@@ -44,7 +44,8 @@ def train_with_restarts(
 
         tensorwire.tf.train_with_restarts(resolver, train)
 
-    On grpc++, a ps that was not lost has kept the memory of its old variables in our tests.
+    TensorFlow keeps constants of the old functions on the workers, on each protocol. Where a ps on
+    the same host has read them, its resident memory shows them, too.
 
     Args:
         resolver: the cluster resolver, as for ``ParameterServerStrategy``.
