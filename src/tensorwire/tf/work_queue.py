@@ -22,6 +22,8 @@ from tensorwire.plugin.loader import operations
 _v1 = tf.compat.v1
 
 _NO_END = 2**63 - 1
+_NOTHING = -2
+"""Stands for the number of an item where there is no element."""
 _MOST_IN_WORK = 1024
 """Items that are in work at one time. A worker that would take one more waits."""
 _STATE_ATTR = "_tensorwire_work_queue"
@@ -160,33 +162,46 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
                 best batches already: a receipt costs some 100 us. An item must have the same
                 elements in the same order whenever it is read.
         """
-        answers = tf.queue.FIFOQueue(1, [tf.int64] * 3, [[]] * 3)
-        _run_always(
-            answers, answers.enqueue(self._take(self._state.handle, finishes=False)), answers
-        )
+        asks, answers = self._on_demand(finishes=False)
         without_elements = tf.queue.FIFOQueue(1, [tf.int64], [[3]])
         _run_always(without_elements, self.done(without_elements.dequeue()), without_elements)
 
-        def numbered(index: Any, number: Any, position: Any) -> Any:
-            is_ours = tf.greater_equal(number, 0)
+        def answer(count: Any) -> Any:
+            with tf.control_dependencies([_if(tf.equal(count, 0), lambda: asks.enqueue(True))]):
+                return answers.dequeue()
+
+        # Each element and an end, without functions: TensorFlow would optimize them for each item,
+        # which takes milliseconds.
+        def marked_elements(index: Any, number: Any, position: Any) -> Any:
             elements = elements_of(self._text(index)).skip(position)
             # Of an item that another worker has, one at a time, until all items are done.
-            elements = elements.take(tf.where(is_ours, tf.constant(-1, tf.int64), 1))
-            last = tf.constant([-1, 1], tf.int64)
-            is_empty = tf.equal(elements.take(1).reduce(0, lambda count, *_: count + 1), 0)
-            receipt = tf.concat([[number], last], 0)
-            reported = tf.cond(
-                is_empty & is_ours, lambda: without_elements.enqueue([receipt]), tf.no_op
-            )
-            with tf.control_dependencies([reported]):
-                position = tf.identity(position)
-            return (
-                elements.enumerate(position)
-                .window(2, 1)
-                .flat_map(lambda at, element: _first_of(at, element, number))
+            elements = elements.take(tf.where(number >= 0, tf.constant(-1, tf.int64), 1))
+            end = _constant((_any_of(elements.element_spec), True))
+            marked = tf.data.Dataset.zip((elements, _constant(False).repeat())).concatenate(end)
+            return tf.data.Dataset.zip(
+                (marked, tf.data.Dataset.range(position, _NO_END), _constant(number).repeat())
             )
 
-        return _taken_from(answers.dequeue).flat_map(numbered)
+        # Holds each element back until the next or the end is there, so that the last one is known.
+        # Then the next item is taken, while that element is trained on: a slow worker has no other
+        # item in stock, which nobody could do at the end.
+        def look_ahead(held: Any, now: Any) -> Any:
+            former, receipt = held
+            (element, is_end), index, number = now
+            is_empty = is_end & (receipt[0] == _NOTHING) & (number >= 0)
+            told = [
+                _if(is_empty, lambda: without_elements.enqueue([tf.stack([number, -1, 1])])),
+                _if(is_end, lambda: asks.enqueue(True)),
+            ]
+            with tf.control_dependencies(told):
+                last = tf.concat([receipt[:2], [tf.cast(is_end, tf.int64)]], 0)
+            now_held = tf.where(is_end, tf.constant(_NOTHING, tf.int64), number)
+            return (element, tf.stack([now_held, index, 0])), (former, last)
+
+        marked = _until_the_end_mark(answer).flat_map(marked_elements)
+        nothing = (_any_of(marked.element_spec[0][0]), tf.constant([_NOTHING, 0, 0], tf.int64))
+        # No map at the end: TensorFlow would make it parallel, and read ahead for it.
+        return marked.scan(nothing, look_ahead).filter(lambda _, receipt: receipt[0] != _NOTHING)
 
     def input_dataset(self) -> Any:
         """A ``tf.data.Dataset`` of items: strings of shape []."""
@@ -194,18 +209,13 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             return tf.data.Dataset.from_generator(
                 lambda: _until_the_end(self.take), output_signature=tf.TensorSpec([], tf.string)
             )
-        # An item is taken only when one is asked for, and then the last one is done.
-        asks = tf.queue.FIFOQueue(1, [tf.bool], [[]])
-        answers = tf.queue.FIFOQueue(1, [tf.int64] * 3, [[]] * 3)
-        with tf.control_dependencies([asks.dequeue()]):
-            taken = self._take(self._state.handle, finishes=True)
-        _run_always(answers, answers.enqueue(taken), asks, answers)
+        asks, answers = self._on_demand(finishes=True)  # when asked, the last one is done
 
-        def ask() -> Any:
+        def ask(_: Any) -> Any:
             with tf.control_dependencies([asks.enqueue(True)]):
                 return answers.dequeue()
 
-        return _taken_from(ask).map(lambda index, *_: self._text(index))
+        return _until_the_end_mark(ask).map(lambda index, *_: self._text(index))
 
     def input_producer(self) -> Any:
         """A ``tf.queue.FIFOQueue`` of items, for readers of TensorFlow 1.
@@ -241,6 +251,16 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
 
     def _text(self, index: Any) -> Any:
         return tf.gather(tf.constant(self._items), index)
+
+    def _on_demand(self, finishes: bool) -> tuple[Any, Any]:
+        """A queue of asks (True) and one of answers to them: (index, number, position)."""
+        # An iterator that is initialized again asks although the last ask was not answered.
+        asks = tf.queue.FIFOQueue(2**20, [tf.bool], [[]])
+        answers = tf.queue.FIFOQueue(1, [tf.int64] * 3, [[]] * 3)
+        with tf.control_dependencies([asks.dequeue()]):
+            taken = self._take(self._state.handle, finishes=finishes)
+        _run_always(answers, answers.enqueue(taken), asks, answers)
+        return asks, answers
 
     def _give_back_when_the_session_ends(self) -> None:
         hold = self._ops.tensorwire_work_hold(
@@ -331,21 +351,36 @@ def _until_the_end(take: Callable[[], Any]) -> Iterator[Any]:
             yield take()
 
 
-def _taken_from(ask: Callable[[], Any]) -> Any:
-    """A Dataset of (index, number, position) until the end mark."""
-    asked = tf.data.Dataset.range(1).repeat().map(lambda _: tuple(ask()))
-    return asked.take_while(lambda index, *_: tf.greater_equal(index, 0))
+def _until_the_end_mark(answer: Callable[[Any], Any]) -> Any:
+    """A Dataset of the (index, number, position) that `answer` gives for 0, 1, 2 and so on."""
+    answers = tf.data.Dataset.range(_NO_END).map(lambda number: tuple(answer(number)))
+    return answers.take_while(lambda index, *_: tf.greater_equal(index, 0))
 
 
-def _first_of(at: Any, element: Any, number: Any) -> Any:
-    """A Dataset of the first of a window of two, with its receipt. The last window has one."""
-    is_last = tf.less(at.reduce(0, lambda count, _: count + 1), 2)
-    zipped = tf.data.Dataset.zip((at, _zipped(element))).take(1)
-    return zipped.map(
-        lambda at, element: (element, tf.stack([number, at, tf.cast(is_last, tf.int64)]))
-    )
+def _constant(element: Any) -> Any:
+    return tf.data.Dataset.from_tensors(element)
 
 
-def _zipped(element: Any) -> Any:
-    """The Dataset of elements of a structure of Datasets."""
-    return element if isinstance(element, tf.data.Dataset) else tf.data.Dataset.zip(element)
+def _if(condition: Any, operation: Callable[[], Any]) -> Any:
+    return tf.cond(condition, operation, tf.no_op)
+
+
+def _any_of(spec: Any) -> Any:
+    """A value of this type. It has no elements where the type lets it."""
+    return tf.nest.map_structure(_any_tensor_of, spec)
+
+
+def _any_tensor_of(spec: Any) -> Any:
+    if isinstance(spec, tf.SparseTensorSpec):
+        shape = [size or 0 for size in spec.shape]
+        return tf.sparse.from_dense(tf.zeros(shape, spec.dtype))
+    if isinstance(spec, tf.RaggedTensorSpec):
+        shape = [size or 0 for size in spec.shape]
+        zeros = tf.zeros(shape, spec.dtype)
+        return tf.RaggedTensor.from_tensor(
+            zeros, ragged_rank=spec.ragged_rank, row_splits_dtype=spec.row_splits_dtype
+        )
+    if isinstance(spec, tf.TensorSpec):
+        shape = [] if spec.shape.rank is None else [size or 0 for size in spec.shape]
+        return tf.zeros(shape, spec.dtype)
+    raise TypeError(f"elements of a WorkQueue's dataset cannot have {spec}: use tensors")

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,6 +80,12 @@ def queue_of(cluster: TensorFlowCluster) -> dict[str, int]:
     """What the metrics of the ps say of its queue."""
     queues: Any = cluster.stats("ps:0")["work_queues"]
     return {name: queues[0][name] for name in ("items", "done", "in_work", "returned")}
+
+
+def await_in_work(cluster: TensorFlowCluster, count: int) -> None:
+    deadline = time.monotonic() + STEP_TIMEOUT_MS / 1e3
+    while (in_work := queue_of(cluster)["in_work"]) != count:
+        assert time.monotonic() < deadline, in_work
 
 
 def rest(worker: Worker) -> list[str]:
@@ -172,6 +179,51 @@ def test_an_item_is_done_with_its_last_element(cluster: TensorFlowCluster, tmp_p
     with pytest.raises(tf.errors.OutOfRangeError):
         train(worker, 100)
     assert seen == {(f"{item}".encode(), row): 1 for item in range(5) for row in range(item)}
+
+
+@pytest.mark.newest
+def test_the_next_item_is_taken_with_the_last_element_of_one(cluster: TensorFlowCluster) -> None:
+    worker = Worker(cluster, 0, 8, elements, shuffle=False)
+    for rows in range(1, 5):
+        for row in range(rows):
+            element, receipt = worker.take()
+            assert (int(element["item"]), element["row"], receipt[2]) == (
+                rows,
+                row,
+                row + 1 == rows,
+            )
+            if row + 1 < rows:
+                await_in_work(cluster, 1)
+                assert worker.reports(receipt) == 1
+        await_in_work(cluster, 2)
+        assert worker.reports(receipt) == 1
+
+
+@pytest.mark.newest
+def test_elements_may_be_ragged_sparse_or_of_unknown_shape(cluster: TensorFlowCluster) -> None:
+    def of(item: Any) -> Any:
+        rows = tf.data.Dataset.range(3)
+        ragged = rows.map(lambda row: tf.ragged.range(tf.stack([row, row + 1])))
+        sparse = rows.map(lambda row: tf.sparse.from_dense(tf.one_hot(row, 3)))
+        words = rows.map(lambda row: tf.strings.split([item]).values)
+        unknown = rows.map(lambda row: tf.io.parse_tensor(tf.io.serialize_tensor([row]), tf.int64))
+        return tf.data.Dataset.zip(
+            {"ragged": ragged, "sparse": sparse, "words": words, "any": unknown}
+        )
+
+    def fetched(queue: WorkQueue) -> Any:
+        iterator = tf1.data.make_initializable_iterator(queue.dataset(of))
+        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        element, receipt = iterator.get_next()
+        return {**element, "ragged": element["ragged"].to_tensor()}, receipt
+
+    worker = Worker(cluster, 0, 2, fetched, shuffle=False)
+    for item, row in itertools.product((0, 1), range(3)):
+        element, receipt = worker.take()
+        assert element["ragged"].shape == (2, row + 1)
+        assert element["sparse"].indices.tolist() == [[row]]
+        assert (element["words"].tolist(), element["any"].tolist()) == ([f"{item}".encode()], [row])
+        assert worker.reports(receipt) == 1
 
 
 @pytest.mark.newest
