@@ -296,8 +296,3 @@ class TestWaiting:
         assert together.step.others_s > 0.2 * together.step.step_s
         # One synchronous step is eight steps of workers.
         assert together.examples_per_s == pytest.approx(800 * together.steps_per_s, rel=0.05)
-
-    def test_one_slow_worker_of_asynchronous_ones_slows_only_itself(self) -> None:
-        usual = predicted(job(), self.CLUSTER)
-        one_slow = predicted(job(slow_share=0.125, slow_factor=10.0), self.CLUSTER)
-        assert 0.85 * usual.steps_per_s < one_slow.steps_per_s < 0.93 * usual.steps_per_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,6 @@ class ClusterHost:
     link_bytes_per_s: float | None = None
     """Nominal, in each direction at once; None: as fast as need be. Tasks of one host do not use
     it between them."""
-    cores: float | None = None
-    """Cores that its tasks together may use; None: all of the machine's."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Cluster:
         cores: float,
         workers: Sequence[int],
         ps: Sequence[int],
-        links: Mapping[int, float] | float | None,
+        link_bytes_per_s: float | None,
         **limits: Any,
     ) -> Cluster:
         """A lab: hosts that share the cores of one machine, each with a link of its own.
@@ -64,14 +62,10 @@ class Cluster:
             cores: of the machine.
             workers: the host of each, by number; hosts are 0 up to the highest that is named.
             ps: likewise.
-            links: bytes a second of every host, or of each by number; None: no limit.
             limits: further fields of a Cluster.
         """
         count = max((*workers, *ps)) + 1
-        hosts = tuple(
-            ClusterHost(0, links.get(number) if isinstance(links, Mapping) else links)
-            for number in range(count)
-        )
+        hosts = (ClusterHost(0, link_bytes_per_s),) * count
         return Cluster((cores,), hosts, tuple(workers), tuple(ps), **limits)
 
     @staticmethod

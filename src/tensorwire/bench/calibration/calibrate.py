@@ -45,7 +45,7 @@ from tensorwire.bench.frame.variants import (
 )
 from tensorwire.machine import Machine
 from tensorwire.placement.plan import PlacementPlan, Variable, round_robin
-from tensorwire.plan import loads, models
+from tensorwire.plan import loads, sources
 from tensorwire.plan.bounds import alone_s
 from tensorwire.plan.cluster import ONE_MACHINE, Cluster, Shape
 from tensorwire.plan.costs import EXACT, Calibration, Costs, Kernels
@@ -267,7 +267,7 @@ def _job(case: StepCase, fitted: Fitted) -> JobModel:
             Variable(f"table{number}", (table.floats,), FLOAT_BYTES)
             for number, table in enumerate(case.tables)
         ]
-        return models.of_variables(
+        return sources.of_variables(
             case.name, tables, fitted.kernels, pull=case.pull, push=case.push
         )
     own_s = fitted.own_s.get(case.name, (0.0, 0.0))
