@@ -28,7 +28,7 @@ from tensorwire.bench.frame.record import Record, Result
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import TaskProcesses, Watcher
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cli.two_ends import CLIENT, SERVER
+from tensorwire.cli.options import CLIENT, SERVER
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option

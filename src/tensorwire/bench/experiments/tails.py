@@ -33,7 +33,7 @@ from tensorwire.bench.frame.statistics import Rounds, compare_cases
 from tensorwire.bench.frame.tasks import HostedTask, Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cli.two_ends import CLIENT, SERVER
+from tensorwire.cli.options import CLIENT, SERVER
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option

@@ -39,7 +39,7 @@ from tensorwire.bench.frame.tasks import Watcher, host_argv
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab import Host, LocalCluster, TaskProcess
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cli.two_ends import CLIENT, SERVER, TwoEnds
+from tensorwire.cli.options import CLIENT, SERVER, TwoEnds
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
 
