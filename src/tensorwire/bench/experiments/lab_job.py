@@ -19,9 +19,9 @@ from typing import Any
 
 import psutil
 
-from tensorwire.bench.experiments.tensors import ServerTask, server_setup
+from tensorwire.bench.experiments.tensors import ClusterTasks, ServerTask
 from tensorwire.bench.experiments.train import TrainTask
-from tensorwire.bench.frame.tasks import TaskProcesses, Watcher, request
+from tensorwire.bench.frame.tasks import Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.bench.lab.channel import Message
@@ -207,12 +207,15 @@ def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[Tabl
     )
 
 
-class LabJob(TaskProcesses):
+class LabJob(ClusterTasks):
     """A job in a lab, each task on its own host. It runs one case at a time."""
 
     def __init__(self, settings: LabJobSettings, lab: Lab) -> None:
         hosts = {"ps": lab.hosts[: settings.ps], "worker": lab.hosts[settings.ps :]}
-        super().__init__(LocalCluster({name: len(of_job) for name, of_job in hosts.items()}, hosts))
+        # The job stands for one on several machines, which share no memory.
+        setting = Setting(settings.protocol, settings.rewrites, transport="tcp")
+        cluster = LocalCluster({name: len(of_job) for name, of_job in hosts.items()}, hosts)
+        super().__init__(cluster, setting, {"ps": ServerTask, "worker": LabJobWorker})
         self.settings = settings
         self.has_network = lab.has_network
         """True if the links have the requested rate."""
@@ -221,16 +224,6 @@ class LabJob(TaskProcesses):
         self._workers = [f"worker:{index}" for index in range(settings.workers)]
         self._files: dict[str, list[str]] = {}
         self._random = random.Random(0)
-
-    def start(self) -> None:
-        setting = Setting(self.settings.protocol, self.settings.rewrites)
-        # The job stands for one on several machines: no shared memory, and no accelerator.
-        env = {"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"}
-        for job, addresses in self.cluster.spec.items():
-            kind = LabJobWorker if job == "worker" else ServerTask
-            for index in range(len(addresses)):
-                setup = server_setup(self.cluster.spec, job, index, setting)
-                self.start_task(f"{job}:{index}", kind, env, **setup)
 
     def set_rate(self, bits_per_s: float) -> None:
         """Sets the rate of every link, from now on."""

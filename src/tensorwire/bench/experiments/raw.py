@@ -297,10 +297,6 @@ class RpcTask(HostedTask):
             "cpu_s": used_cpu_s() - cpu_s,
         }
 
-    @request
-    def cpu(self) -> Message:
-        return {"cpu_s": used_cpu_s()}
-
 
 def port_of(protocol: str, port: int) -> int:
     """The port of a protocol for one address: grpc++ and iperf3 use the data port."""

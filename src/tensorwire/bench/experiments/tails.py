@@ -276,7 +276,7 @@ class TailsRpcVariant(TailsVariant):
     server = SERVER
     small = CLIENT
 
-    def setup(self, job: str) -> Message:
+    def setup(self, job: str, index: int) -> Message:
         return {"protocol": self.protocol}
 
     def connect(self) -> None:
