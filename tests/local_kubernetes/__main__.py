@@ -11,9 +11,8 @@ from tensorwire.bench.frame import showing
 from tensorwire.bench.lab.settings import LinkSettings, parse_link
 from tensorwire.bench.layouts import layout_comparison
 from tensorwire.bench.layouts.command import comparison_options
-from tensorwire.cli.main import run_command
+from tensorwire.cli.main import end_in_order, run_command
 from tensorwire.cli.options import Output
-from tensorwire.cli.termination import end_in_order
 from tensorwire.errors import UsageError
 from tensorwire.report.progress import ProgressDisplay
 

@@ -26,7 +26,6 @@ from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.bench.lab.channel import Message
 from tensorwire.bench.models import MODELS, examples
-from tensorwire.placement.plan import STRATEGIES, Variable
 
 _SIDE = 256
 _SEED = 2013
@@ -156,7 +155,6 @@ class LabJobWorker(TrainTask):
 
 
 _ANSWER_TIMEOUT_S = 180.0
-_ITEM_BYTES = 4
 _UNCOUNTED_STEPS = 2
 
 
@@ -185,8 +183,6 @@ class Measured:
     seconds: float
     steps_per_s: float
     """Steps a second of all workers together."""
-    starts_steps_per_s: Sequence[float]
-    """`steps_per_s` for each start."""
     step_ms: Mapping[str, float]
     """The median time of a step, by worker."""
     cpu_s: Mapping[str, float]
@@ -197,14 +193,6 @@ class Measured:
     """Bytes received over the task's link, including TCP headers; empty without a lab network."""
     machine_cpu_s: float
     """CPU seconds of all cores of this machine, including the kernel's work for the links."""
-
-
-def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[TableVariable, ...]:
-    """The tables that a strategy of `tensorwire place` makes from float32 variables."""
-    plan = STRATEGIES[placement](variables, ps, None)
-    return tuple(
-        TableVariable(max(1, round(each.bytes / _ITEM_BYTES)), each.task) for each in plan.parts
-    )
 
 
 class LabJob(ClusterTasks):
@@ -270,9 +258,6 @@ class LabJob(ClusterTasks):
         return Measured(
             seconds=lasted,
             steps_per_s=sum(len(each) / sum(each) for each in took.values()),
-            starts_steps_per_s=[
-                sum(len(r["step_s"]) / sum(r["step_s"]) for r in of_start) for of_start in replies
-            ],
             step_ms={name: 1e3 * statistics.median(each) for name, each in took.items()},
             steps={name: sum(r["steps"] for r in of_one) for name, of_one in of_workers.items()},
             cpu_s={name: cpu[name] - before for name, before in cpu_before.items()},
