@@ -445,7 +445,7 @@ class ServeVariant(ClusterVariant[None, ServeResult]):
             requests=requests,
             requests_per_s=1 / seconds,
             mb_per_s=self._bytes / requests / seconds / 1e6,
-            latency_us=statistics.latency_us(self._latency_us),
+            latency_us=statistics.percentiles(LatencyUs, self._latency_us),
             ps_cpu_us_per_request=self._ps_cpu_s / requests * 1e6,
             ps_threads=int(self.ask("ps", "cpu")["threads"]),
             connect_s=self._connect_s,
