@@ -138,21 +138,9 @@ def parse(text: str) -> LabSettings:
         ("delay", "delay_s", lambda said: parse_quantity(said, _DELAY_UNITS), "50us or 2ms"),
         ("cpus", "cpus", lambda said: parse_quantity(said, {"": "1"}), "1 or 0.5"),
     ):
-        if said := given.get(name):
-            fields[field] = _understood(f"--lab: {name}=", said, read(said), example)
+        if (said := given.get(name)) is None:
+            continue
+        if (number := read(said)) is None:
+            raise UsageError(f"--lab: {name}={said} is not understood: write it as {example}")
+        fields[field] = number
     return LabSettings.alike(int(given["hosts"]), HostSettings(**fields))
-
-
-def parse_link(option: str, text: str) -> LinkSettings:
-    """A link with a rate such as "10gbit".
-
-    Raises:
-        UsageError: `text` is not a rate, or an impossible one; the message names the option.
-    """
-    return LinkSettings(_understood(f"{option} ", text, parse_rate(text), RATE_EXAMPLE))
-
-
-def _understood(name: str, text: str, value: float | None, example: str) -> float:
-    if value is None:
-        raise UsageError(f"{name}{text} is not understood: write it as {example}")
-    return value
