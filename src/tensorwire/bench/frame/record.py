@@ -288,14 +288,14 @@ class Record(Generic[Result_co]):
                 raise ValueError("it has no results")
             # What has always been written must be there; the rest has a default.
             always = {name: document[name] for name in ("version", "host", "tensorflow")}
-            fields = {"time": "", **document, **always, "ratios": ratios, "records": []}
+            fields = {"time": "", **document, **always, "ratios": ratios}
+            parts = [Record.from_document(each) for each in fields.pop("records", ())]
             record: Record[Result] = from_document(
                 kind, {**fields, "baselines": document.get("ceilings", {})}
             )
-            parts = [Record.from_document(each) for each in document.get("records", ())]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _not_a_record(error) from error
-        return dataclasses.replace(record, records=parts)
+        return dataclasses.replace(record, records=parts) if parts else record
 
     def write(self, path: Path) -> None:
         """Writes the JSON to `path` atomically.
