@@ -159,24 +159,6 @@ _UNCOUNTED_STEPS = 2
 
 
 @dataclass(frozen=True)
-class LabJobSettings:
-    """The number of tasks, their links and their protocol."""
-
-    workers: int
-    ps: int
-    protocol: str
-    rate_bits_per_s: float | None = None
-    """Rate of each task's own link; None: as fast as this machine is."""
-    rewrites: tuple[str, ...] = ()
-    """Rewrites of the job's graphs, of frame.variants."""
-
-    @property
-    def side(self) -> str:
-        """The protocol with its rewrites, such as "grpc++ exact"."""
-        return Setting(self.protocol, self.rewrites).name
-
-
-@dataclass(frozen=True)
 class Measured:
     """Measurements of a running job over some seconds. Tasks are named "ps:0"."""
 
@@ -198,26 +180,29 @@ class Measured:
 class LabJob(ClusterTasks):
     """A job in a lab, each task on its own host. It runs one case at a time."""
 
-    def __init__(self, settings: LabJobSettings, lab: Lab) -> None:
-        hosts = {"ps": lab.hosts[: settings.ps], "worker": lab.hosts[settings.ps :]}
-        # The job stands for one on several machines, which share no memory.
-        setting = Setting(settings.protocol, settings.rewrites, transport="tcp")
+    def __init__(self, setting: Setting, ps: int, lab: Lab) -> None:
+        hosts = {"ps": lab.hosts[:ps], "worker": lab.hosts[ps:]}
         cluster = LocalCluster({name: len(of_job) for name, of_job in hosts.items()}, hosts)
+        # The job stands for one on several machines, which share no memory.
+        setting = replace(setting, transport="tcp")
         super().__init__(cluster, setting, {"ps": ServerTask, "worker": LabJobWorker})
-        self.settings = settings
         self.has_network = lab.has_network
         """True if the links have the requested rate."""
         self.notes = lab.notes
         self._lab = lab
-        self._workers = [f"worker:{index}" for index in range(settings.workers)]
+        self._workers = [f"worker:{index}" for index in range(len(hosts["worker"]))]
         self._files: dict[str, list[str]] = {}
         self._random = random.Random(0)
 
     def set_rate(self, bits_per_s: float) -> None:
         """Sets the rate of every link, from now on."""
-        self.settings = replace(self.settings, rate_bits_per_s=bits_per_s)
         for index in range(len(self._lab.hosts)):
             self._lab.set(index, HostSettings(rate_bits_per_s=bits_per_s))
+
+    @property
+    def rate_bits_per_s(self) -> float | None:
+        """Rate of each task's own link; None: as fast as this machine is."""
+        return self._lab.settings.hosts[0].rate_bits_per_s if self.has_network else None
 
     def open(self, case: StepCase) -> None:
         """Makes the case's graph and sessions, with new variables."""
@@ -290,7 +275,7 @@ class LabJob(ClusterTasks):
         if model not in self._files:
             directory = self.cluster.directory / model
             directory.mkdir()
-            files = examples.write(directory, self.settings.workers, *MODELS[model].load())
+            files = examples.write(directory, len(self._workers), *MODELS[model].load())
             self._files[model] = [str(path) for path in files.train]
         return self._files[model]
 
@@ -301,15 +286,22 @@ def _machine_busy_s() -> float:
 
 
 @contextlib.contextmanager
-def running(settings: LabJobSettings, watcher: Watcher) -> Iterator[LabJob]:
+def running(
+    setting: Setting,
+    workers: int,
+    ps: int,
+    watcher: Watcher,
+    rate_bits_per_s: float | None = None,
+) -> Iterator[LabJob]:
     """Starts the job's tasks, each on its own host of a lab, and ends them with the context.
+
+    `rate_bits_per_s`: of each task's own link; None: as fast as this machine is.
 
     Raises:
         TensorwireError: a task failed, or did not start in time.
     """
-    host = HostSettings(rate_bits_per_s=settings.rate_bits_per_s)
-    alike = LabSettings.alike(settings.ps + settings.workers, host)
-    with Lab(alike) as lab, LabJob(settings, lab) as job:
+    alike = LabSettings.alike(ps + workers, HostSettings(rate_bits_per_s=rate_bits_per_s))
+    with Lab(alike) as lab, LabJob(setting, ps, lab) as job:
         job.wait_started(watcher)
         yield job
         job.cluster.check()
