@@ -42,7 +42,7 @@ SETTINGS = tuple(
     ]
 )
 
-# Names of version 0.1, which version 0.3 will not know.
+# Names of earlier versions, for this version only.
 _OLD_REWRITES = {
     f"{_PREFIX}{word.upper()}": word.removesuffix("_rewrites")
     for word in ("exact_rewrites", "tensor_fuse", "unique_pull", "summed_push", "bundles")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tensorwire.bench.experiments.lab_job import LabJobSettings, StepCase, TableVariable, running
+from tensorwire.bench.experiments.lab_job import StepCase, TableVariable, running
+from tensorwire.bench.frame.variants import Setting
 
 pytestmark = pytest.mark.newest
 FLOATS = 1 << 16
@@ -17,7 +18,7 @@ class Quiet:
 
 
 def test_a_step_moves_what_its_tables_say_and_cases_follow_one_another() -> None:
-    with running(LabJobSettings(1, 1, "grpc++", 1e9), Quiet()) as job:
+    with running(Setting("grpc++"), 1, 1, Quiet(), 1e9) as job:
         for case in (
             StepCase("both", tables=(TableVariable(FLOATS), TableVariable(FLOATS))),
             StepCase("pull", tables=(TableVariable(FLOATS),), push=False),

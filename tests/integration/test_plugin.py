@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import tensorwire.tf  # noqa: E402 - only after TensorFlow was found
-from tensorwire.plugin.stats import Stats  # noqa: E402
+from tensorwire.metrics.task_metrics import PeerTraffic, TaskMetrics  # noqa: E402
 
 
 def test_loading_again_is_nothing() -> None:
@@ -83,9 +84,11 @@ def test_a_misspelt_option_is_reported_as_by_tensorflow() -> None:
         tensorwire.tf.ConfigProto(no_such_option=True)
 
 
-def test_the_record_of_stats_is_as_its_type_says() -> None:
-    found = tensorwire.tf.stats()
-    assert found.keys() == Stats.__annotations__.keys()
+def test_the_record_of_stats_has_the_metrics_and_sums_over_peers() -> None:
+    metrics, traffic = ({each.name for each in fields(kind)} for kind in (TaskMetrics, PeerTraffic))
+    sums = traffic - {"task", "peer"}
+    own = {"rewrites", "wire_dtypes"}
+    assert tensorwire.tf.stats().keys() == metrics - {"process", "steps"} | sums | own
 
 
 def test_what_importing_changes_in_tensorflow_is_taken_back_on_request() -> None:

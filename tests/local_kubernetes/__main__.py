@@ -8,14 +8,14 @@ import click
 
 from local_kubernetes.job_runner import LabJobRunner
 from tensorwire.bench.frame import showing
-from tensorwire.bench.lab.settings import LinkSettings, parse_link
+from tensorwire.bench.lab.settings import LinkSettings
 from tensorwire.bench.layouts import layout_comparison
 from tensorwire.bench.layouts.command import comparison_options
-from tensorwire.cli.main import run_command
+from tensorwire.cli.main import end_in_order, run_command
 from tensorwire.cli.options import Output
-from tensorwire.cli.termination import end_in_order
 from tensorwire.errors import UsageError
 from tensorwire.report.progress import ProgressDisplay
+from tensorwire.units import RATE_EXAMPLE, parse_rate
 
 
 @click.command()
@@ -46,13 +46,19 @@ def compare(
     }
     if given := [option for option, value in of_a_cluster.items() if value]:
         raise UsageError(f"{' and '.join(given)}: only for a cluster (tensorwire k8s compare)")
-    rate = parse_link("--link", link) if link else LinkSettings()
+    rate = LinkSettings(None if link is None else _bits_per_s(link))
     with (
         LabJobRunner(rate, templates) as runner,
         ProgressDisplay(layout_comparison.COMMAND, plan.blocks) as progress,
     ):
         record = layout_comparison.run(plan, runner, progress)
     showing.give(record, output)
+
+
+def _bits_per_s(link: str) -> float:
+    if rate := parse_rate(link):
+        return rate
+    raise UsageError(f"--link {link} is not understood: write it as {RATE_EXAMPLE}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from tensorwire.errors import TensorwireError
 from tensorwire.k8s import submit
 from tensorwire.k8s.connection import Connection
 from tensorwire.owning_context import OwningContext
-from tensorwire.plugin.tensorflow_install import cache_folder
+from tensorwire.plugin.cache import cache_folder
 
 SERVICE_ADDRESS, SERVICE_PORT = "198.18.0.1", 6443
 """Address of the API server for pods: that of a lab's first host."""

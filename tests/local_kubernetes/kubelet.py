@@ -44,7 +44,7 @@ from tensorwire.bench.lab import Host, HostSettings, Lab, LabSettings, LocalClus
 from tensorwire.bench.lab.settings import MOST_HOSTS, LinkSettings
 from tensorwire.k8s.spec import Resources
 from tensorwire.owning_context import OwningContext
-from tensorwire.plugin.tensorflow_install import cache_folder
+from tensorwire.plugin.cache import cache_folder
 
 _LOGGER = logging.getLogger(__name__)
 _STEP_S = 0.1

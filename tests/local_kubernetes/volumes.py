@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from local_kubernetes.api import Api, Refused
-from tensorwire.plugin.tensorflow_install import cache_folder
+from tensorwire.plugin.cache import cache_folder
 
 Object = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tensorwire.bench.experiments import all_layers
-from tensorwire.bench.experiments.all_layers import Layer, Suite
+from tensorwire.bench.experiments.all_layers import Layer
 from tensorwire.bench.experiments.runs import read
 from tensorwire.bench.experiments.transfer import TransferOfSizes, TransferResult
 from tensorwire.bench.frame.columns import StepMs
@@ -117,7 +117,7 @@ def test_the_files_have_the_others_and_the_failure_and_the_status_is_1(
     assert status == 1
     assert "warning: failing: the ps went" in out.splitlines()
     suite = read(path)
-    assert isinstance(suite, Suite) and suite.failures == {"failing": "the ps went"}
+    assert suite.failures == {"failing": "the ps went"}
     assert "failing: the ps went" in path.with_suffix(".html").read_text()
 
 
@@ -139,7 +139,7 @@ def test_after_ctrl_c_the_files_have_what_was_measured_before(
         f"{path} and {path.with_suffix('.html')}"
     )
     suite = read(path)
-    assert isinstance(suite, Suite) and suite.records == [RECORD]
+    assert suite.records == [RECORD]
 
 
 def test_after_ctrl_c_in_the_first_layer_nothing_is_written(

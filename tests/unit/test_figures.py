@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tensorwire.doctor import evidence
-from tensorwire.doctor.rules import compute, input, network, placement, workers
+from tensorwire.doctor.rules import compute, network, placement, workers
 from tensorwire.k8s.layout import PUBLISHED
 from tensorwire.k8s.spec import JobSpec, Resources
 
@@ -90,7 +90,7 @@ SENTENCES = [
     ("docs/doctor.md", f"less than {percent(network._FAR_BELOW)} of what the link"),
     ("docs/doctor.md", f"the ps use at least {percent(compute.BUSY)} of their cores"),
     ("docs/doctor.md", f"computation takes at least {percent(compute._COMPUTES)} of a step"),
-    ("docs/doctor.md", f"the input takes at least {percent(input._WAITS)} of a step"),
+    ("docs/doctor.md", f"the input takes at least {percent(workers._WAITS_FOR_INPUT)} of a step"),
     ("docs/doctor.md", f"less than {workers._SLOW:g} times the steps of the others"),
     ("docs/doctor.md", f"would save less than {percent(evidence.SMALLEST_COST)} of a step"),
     ("docs/metrics.md", f"at\nleast {placement.UNEVEN:g} times the mean"),

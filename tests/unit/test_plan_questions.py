@@ -10,8 +10,8 @@ import pytest
 from tensorwire.bench.frame.record import Machine
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.placement.plan import Model, Variable
-from tensorwire.placement.traffic import Crossing, RowRange
-from tensorwire.plan import calibration_file, models, search, side_by_side, sources
+from tensorwire.placement.traffic import Crossing
+from tensorwire.plan import calibration_file, prediction, search, sources
 from tensorwire.plan.cluster import Shape, link_bytes_per_s
 from tensorwire.plan.costs import Calibration, Costs, Kernels
 from tensorwire.plan.job import JobModel, JobVariable, Transfer
@@ -31,7 +31,7 @@ CALIBRATION = Calibration(
     measured_workers=2,
     measured_ps=2,
 )
-JOB = models.one_big(CALIBRATION.kernels)
+JOB = sources.one_big(CALIBRATION.kernels)
 CALIBRATION = dataclasses.replace(
     CALIBRATION, jobs={"ctr": json.loads(json.dumps(JOB.to_document()))}
 )
@@ -81,15 +81,13 @@ class TestRecords:
 
 class TestLoads:
     def test_a_part_has_its_rows_bytes_and_all_the_tensors(self) -> None:
-        rows = (RowRange(0, 10, 900.0), RowRange(10, 100, 100.0))
-        hot = JobVariable(
-            Variable("hot", (100, 4), 4), Transfer(1, 80), Transfer(1, 400), ps_cpu_s=1.0, rows=rows
+        split = JobVariable(
+            Variable("split", (101, 4), 4), Transfer(1, 80), Transfer(1, 400), ps_cpu_s=1.0
         )
-        job = JobModel("j", "", 1, (hot,), 0.0)
-        plan = dataclasses.replace(placed(job, "round_robin", 2), tasks={"hot": (0, 1)})
+        job = JobModel("j", "", 1, (split,), 0.0)
+        plan = dataclasses.replace(placed(job, "round_robin", 2), tasks={"split": (0, 1)})
         first, second = loads(job, plan)
-        # Rows 0 to 49 have all of the first range and 40 of the 90 rows of the second.
-        assert first.pulled.bytes == pytest.approx(400 * (900 + 100 * 40 / 90) / 1000)
+        assert first.pulled.bytes == pytest.approx(400 * 51 / 101)
         assert (first.pulled.tensors, second.asked.tensors) == (1, 1)
         assert first.pulled.bytes + second.pulled.bytes == pytest.approx(400)
         assert first.cpu_s + second.cpu_s == pytest.approx(1.0)
@@ -186,14 +184,14 @@ class TestSideBySide:
     ) -> None:
         asked = [question(placement, workers=4, ps=2) for placement in ("balanced", "round_robin")]
         alone = [each.answer() for each in asked]
-        monkeypatch.setattr(side_by_side, "_WORTH_A_PROCESS", 1)
+        monkeypatch.setattr(prediction, "_WORTH_A_PROCESS", 1)
         monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
         steps: list[int] = []
 
-        assert side_by_side.answers(asked, steps.append) == alone
+        assert prediction.answers(asked, steps.append) == alone
         assert steps == [each.worker_steps for each in asked]
         with pytest.raises(UsageError, match="no costs of grpc"):
-            side_by_side.answers([each.having(side="grpc++ fused") for each in asked])
+            prediction.answers([each.having(side="grpc++ fused") for each in asked])
 
 
 class TestAdvice:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tensorwire.bench.experiments.all_layers import LayerResult, Suite, what_is_left
+from tensorwire.bench.experiments.all_layers import LayerResult, what_is_left
 from tensorwire.bench.experiments.runs import read
 from tensorwire.bench.experiments.train import TrainResult
 from tensorwire.bench.experiments.transfer import TransferResult
@@ -39,7 +39,7 @@ TRAIN = Record[Result](
     ],
     {"grpc++/grpc": Ratio(3.0, (2.9, 3.1))},
 )
-SUITE = Suite(
+SUITE = Record(
     "bench all",
     "2.21.0",
     what_is_left([TRANSFER, TRAIN]),

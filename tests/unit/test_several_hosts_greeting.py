@@ -15,8 +15,7 @@ import pytest
 
 from tensorwire.bench.frame import several_hosts
 from tensorwire.bench.frame.several_hosts import Hello, Peer, PeerGone, accept_peer, call_peer
-from tensorwire.bench.frame.several_hosts import listening as listening_at
-from tensorwire.bench.lab.ports import PortLease
+from tensorwire.bench.lab.ports import PortLease, listen
 from tensorwire.errors import TensorwireError
 
 PS = Hello("bench transfer", "ps:0", "2.21.0")
@@ -37,7 +36,7 @@ def elsewhere() -> Iterator[Callable[..., Future[Peer]]]:
 
 
 def await_peer(address: str, me: Hello, expected: str, timeout_s: float) -> Peer:
-    with listening_at(address) as server:
+    with listen(address) as server:
         return accept_peer(server, me, expected, time.monotonic() + timeout_s)
 
 
@@ -136,9 +135,9 @@ def test_a_peer_with_another_job_token_is_a_stranger(
 
 def test_an_agent_listens_at_the_address_that_it_was_given(address: str) -> None:
     port = int(address.rpartition(":")[2])
-    with listening_at(address), pytest.raises(ConnectionRefusedError):
+    with listen(address), pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), 10)
-    with listening_at(f":{port}"):
+    with listen(f":{port}"):
         socket.create_connection(("127.0.0.2", port), 10).close()
 
 

@@ -17,7 +17,7 @@ def test_step_ms_is_over_all_steps_of_all_rounds_and_in_milliseconds() -> None:
 
 
 def test_step_ms_of_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no step"):
+    with pytest.raises(ValueError, match="nothing was measured"):
         statistics.step_ms([[]])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorwire.cli.click_extensions import LazyGroup
-from tensorwire.cli.termination import end_in_order
+from tensorwire.cli.main import end_in_order
 
 COMMANDS = {
     "all": (

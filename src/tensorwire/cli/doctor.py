@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from tensorwire.cli.click_extensions import SectionedCommand, takes
-from tensorwire.cli.options import Output
+from tensorwire.cli.options import SERVER, Output, TwoEnds, two_ends_options
 from tensorwire.cli.tensorflow import model_of_file, quiet_tensorflow
-from tensorwire.cli.two_ends import SERVER, TwoEnds, two_ends_options
 from tensorwire.cluster import ClusterSpec, endpoint_map_path, parse_tf_config
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import read_json

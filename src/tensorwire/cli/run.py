@@ -21,7 +21,7 @@ from tensorwire.metrics import endpoint
 from tensorwire.options import option
 from tensorwire.placement.plan import STRATEGIES
 from tensorwire.plugin import rewrites
-from tensorwire.plugin.tensorflow_install import cache_folder
+from tensorwire.plugin.cache import cache_folder
 from tensorwire.run import environment as run_environment
 from tensorwire.settings import METRICS, address_text
 

@@ -177,9 +177,6 @@ class JobEvidence:
     tasks: tuple[TaskUsage, ...]
     hosts: tuple[HostUsage, ...] = ()
 
-    def of(self, job: str) -> list[TaskUsage]:
-        return [task for task in self.tasks if task.job == job]
-
     @property
     def ps(self) -> list[TaskUsage]:
         return [task for task in self.tasks if is_ps(task.task)]
@@ -188,9 +185,6 @@ class JobEvidence:
     def workers(self) -> list[TaskUsage]:
         """The tasks that train; a chief is one of them."""
         return [task for task in self.tasks if task.job in WORKER_JOBS]
-
-    def host(self, name: str) -> HostUsage | None:
-        return next((host for host in self.hosts if host.host == name), None)
 
 
 @dataclass(frozen=True)

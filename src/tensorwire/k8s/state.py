@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorwire.metrics.task_metrics import TaskMetrics
-
 SUCCEEDED, FAILED = "succeeded", "failed"
 
 _ROLE, _GROUP = "app.kubernetes.io/component", "tensorwire/group"
@@ -265,12 +263,6 @@ class JobMetrics:
     """Parts of steps that workers ran on the busiest ps."""
     bytes: int
     """Bytes that all ps sent and received together."""
-
-
-def counts(task: TaskMetrics) -> tuple[int, int]:
-    """Parts of steps that a task ran, and bytes that it sent and received over sockets."""
-    moved = sum(peer.tx_bytes + peer.rx_bytes for peer in task.peers)
-    return task.run_graphs + task.eager_calls, moved
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tensorwire.k8s.connection import (
     Connection,
     Unreachable,
 )
-from tensorwire.k8s.state import JobMetrics, JobState, Progress, TaskState, counts, job_state
+from tensorwire.k8s.state import JobMetrics, JobState, Progress, TaskState, job_state
 from tensorwire.metrics.task_metrics import TaskMetrics
 
 _LAST_LINES = 15
@@ -111,8 +111,8 @@ def read_metrics(connection: Connection, state: JobState) -> JobMetrics | None:
         metrics = metrics_of(connection, task)
         if metrics is None:
             return None  # a sum over only some ps would give a wrong rate
-        ran, moved_here = counts(metrics)
-        steps, moved, heard = max(steps, ran), moved + moved_here, True
+        steps, heard = max(steps, metrics.run_graphs + metrics.eager_calls), True
+        moved += sum(peer.tx_bytes + peer.rx_bytes for peer in metrics.peers)
     return JobMetrics(time.monotonic(), steps, moved) if heard else None
 
 

@@ -30,7 +30,7 @@ def usable_cores() -> float:
 
 def _quotas() -> Iterator[float]:
     """Quotas of this process's group and of all groups above it, in cores."""
-    for group, mount in _groups():
+    for group, mount, _ in cpu_groups():
         for folder in (group, *group.parents):
             with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
                 yield _quota(folder)
@@ -38,8 +38,8 @@ def _quotas() -> Iterator[float]:
                 break
 
 
-def _groups() -> Iterator[tuple[Path, Path]]:
-    """The groups of this process that may have CPU quotas, each with its mount point."""
+def cpu_groups() -> Iterator[tuple[Path, Path, int]]:
+    """This process's groups that may have CPU quotas, their mount points, and cgroups' version."""
     own: dict[str, str] = {}
     for line in _CGROUPS.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -47,9 +47,9 @@ def _groups() -> Iterator[tuple[Path, Path]]:
     for line in _MOUNTS.read_text().splitlines():
         _, mount, kind, options = line.split()[:4]
         if kind == "cgroup" and "cpu" in options.split(",") and "cpu" in own:
-            yield Path(mount + own["cpu"]), Path(mount)
+            yield Path(mount + own["cpu"]), Path(mount), 1
         elif kind == "cgroup2" and "" in own:
-            yield Path(mount + own[""]), Path(mount)
+            yield Path(mount + own[""]), Path(mount), 2
 
 
 def _quota(folder: Path) -> float:

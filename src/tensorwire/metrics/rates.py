@@ -201,12 +201,9 @@ def _queues(before: TaskMetrics, now: TaskMetrics, seconds: float) -> Iterator[Q
             for each in queue.workers
         )
         yield QueueRates(
-            *(queue.name.removesuffix("/state"), queue.items, queue.done),
-            *(
-                queue.in_work,
-                queue.returned,
-                tuple(sorted(workers, key=lambda w: _natural(w.worker))),
-            ),
+            queue.name.removesuffix("/state"),
+            *(queue.items, queue.done, queue.in_work, queue.returned),
+            tuple(sorted(workers, key=lambda w: _natural(w.worker))),
         )
 
 

@@ -15,8 +15,7 @@ def alone_s(worker_steps: WorkerSteps, worker: int) -> float:
     """A step of that worker when it is the only one, and waits for no input: exact."""
     worker_step = worker_steps.workers[worker]
     phases = [
-        [*phase.parts, *worker_steps.worker_cpu(worker, phase, worker_step.slower)]
-        for phase in worker_step.phases
+        [*phase.parts, *worker_steps.worker_cpu(worker, phase)] for phase in worker_step.phases
     ]
     now_s = step_s = longest_s = 0.0
     idle: dict[Resource, tuple[float, float]] = {}
@@ -63,11 +62,7 @@ def demands(worker_steps: WorkerSteps, worker: int) -> dict[Resource, float]:
     worker_step = worker_steps.workers[worker]
     parts = [
         *(part for phase in worker_step.phases for part in phase.parts),
-        *(
-            part
-            for phase in worker_step.phases
-            for part in worker_steps.worker_cpu(worker, phase, worker_step.slower)
-        ),
+        *(p for phase in worker_step.phases for p in worker_steps.worker_cpu(worker, phase)),
     ]
     work: dict[Resource, float] = defaultdict(float)
     for part in parts:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tensorwire.errors import UsageError
 from tensorwire.units import RATE_EXAMPLE, parse_rate, rate_text
 
 LAB_BURST_BYTES = 256 << 10
 """Bytes that a link of a lab sends at once after a pause, in addition to its rate."""
-COLOCATED, ISOLATED, CUSTOM = "colocated", "isolated", "custom"
+COLOCATED, ISOLATED, ONE_MACHINE = "colocated", "isolated", "one-machine"
 
 
 @dataclass(frozen=True)
@@ -23,8 +21,6 @@ class ClusterHost:
     link_bytes_per_s: float | None = None
     """Nominal, in each direction at once; None: as fast as need be. Tasks of one host do not use
     it between them."""
-    cores: float | None = None
-    """Cores that its tasks together may use; None: all of the machine's."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,7 @@ class Cluster:
     """The host of each worker."""
     ps: tuple[int, ...]
     """The host of each ps."""
-    layout: str = CUSTOM
+    layout: str = "custom"
     worker_cores: float | None = None
     """Cores that one worker may use (a container's limit); None: all of its host's."""
     ps_cores: float | None = None
@@ -50,67 +46,7 @@ class Cluster:
     """Bytes that each direction of a link passes at once after a pause, as queues that hold a rate
     do: a lab's, and those of many a cloud. It comes back at the link's rate."""
 
-    @staticmethod
-    def one_machine(
-        cores: float,
-        workers: Sequence[int],
-        ps: Sequence[int],
-        links: Mapping[int, float] | float | None,
-        **limits: Any,
-    ) -> Cluster:
-        """A lab: hosts that share the cores of one machine, each with a link of its own.
 
-        Args:
-            cores: of the machine.
-            workers: the host of each, by number; hosts are 0 up to the highest that is named.
-            ps: likewise.
-            links: bytes a second of every host, or of each by number; None: no limit.
-            limits: further fields of a Cluster.
-        """
-        count = max((*workers, *ps)) + 1
-        hosts = tuple(
-            ClusterHost(0, links.get(number) if isinstance(links, Mapping) else links)
-            for number in range(count)
-        )
-        return Cluster((cores,), hosts, tuple(workers), tuple(ps), **limits)
-
-    @staticmethod
-    def colocated(
-        workers: int, ps: int, cores: float, link_bytes_per_s: float | None, **limits: Any
-    ) -> Cluster:
-        """A machine for each ps, with the workers dealt out in equal blocks: scenario 1."""
-        per_host = -(-workers // ps)
-        return Cluster(
-            (cores,) * ps,
-            tuple(ClusterHost(number, link_bytes_per_s) for number in range(ps)),
-            tuple(worker // per_host for worker in range(workers)),
-            tuple(range(ps)),
-            COLOCATED,
-            **limits,
-        )
-
-    @staticmethod
-    def isolated(
-        workers: int,
-        ps: int,
-        cores: float,
-        link_bytes_per_s: float | None,
-        workers_per_host: int = 1,
-        **limits: Any,
-    ) -> Cluster:
-        """A machine for each ps, and others for `workers_per_host` workers each: scenario 2."""
-        of_workers = -(-workers // workers_per_host)
-        return Cluster(
-            (cores,) * (ps + of_workers),
-            tuple(ClusterHost(number, link_bytes_per_s) for number in range(ps + of_workers)),
-            tuple(ps + worker // workers_per_host for worker in range(workers)),
-            tuple(range(ps)),
-            ISOLATED,
-            **limits,
-        )
-
-
-ONE_MACHINE = "one-machine"
 SCENARIOS = (COLOCATED, ISOLATED)
 """Layouts of the published test."""
 LAYOUTS = (*SCENARIOS, ONE_MACHINE)
@@ -136,28 +72,25 @@ class Shape:
     latency_s: float = 0.0
 
     def cluster(self) -> Cluster:
-        """The tasks on their hosts."""
-        limits = {
-            "worker_cores": self.worker_cores,
-            "ps_cores": self.ps_cores,
-            "ps_threads": self.ps_threads,
-            "latency_s": self.latency_s,
-        }
-        workers, ps, cores, link = self.workers, self.ps, self.cores, self.link_bytes_per_s
+        """The tasks on their hosts: the ps on the first, one each."""
+        is_lab = self.layout == ONE_MACHINE
         if self.layout == COLOCATED:
-            return Cluster.colocated(workers, ps, cores, link, **limits)
-        if self.layout == ISOLATED:
-            per_host = self.workers_per_host
-            return Cluster.isolated(workers, ps, cores, link, per_host, **limits)
-        hosts = range(ps + workers)
-        return Cluster.one_machine(
-            cores,
-            hosts[ps:],
-            hosts[:ps],
-            link,
-            layout=ONE_MACHINE,
-            link_burst_bytes=LAB_BURST_BYTES,
-            **limits,
+            first, per_host = 0, -(-self.workers // self.ps)
+        else:
+            first, per_host = self.ps, 1 if is_lab else self.workers_per_host
+        workers = tuple(first + worker // per_host for worker in range(self.workers))
+        hosts = range(1 + max(self.ps - 1, workers[-1]))
+        return Cluster(
+            machines=(self.cores,) * (1 if is_lab else len(hosts)),
+            hosts=tuple(ClusterHost(0 if is_lab else n, self.link_bytes_per_s) for n in hosts),
+            workers=workers,
+            ps=tuple(range(self.ps)),
+            layout=self.layout,
+            worker_cores=self.worker_cores,
+            ps_cores=self.ps_cores,
+            ps_threads=self.ps_threads,
+            latency_s=self.latency_s,
+            link_burst_bytes=LAB_BURST_BYTES if is_lab else 0.0,
         )
 
 

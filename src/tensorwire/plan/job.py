@@ -12,7 +12,6 @@ from typing import Any
 
 from tensorwire.dataclass_json import of_command
 from tensorwire.placement.plan import Variable
-from tensorwire.placement.traffic import RowRange
 
 COMMAND = "plan job"
 """The value of "command" in a record of a job."""
@@ -55,8 +54,6 @@ class JobVariable:
     ps_cpu_s: float = 0.0
     """CPU time of the ps's own operations: look-ups, updates, their executor. Not what the
     transport takes."""
-    rows: tuple[RowRange, ...] = ()
-    """Hot rows, in bytes a step; empty: all rows alike."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +80,6 @@ class JobModel:
     """ASYNC: each worker on its own. SYNC: as SyncReplicasOptimizer, a step of all together."""
     straggler_sigma: float = 0.0
     """Spread of a worker's own time from step to step: the logarithm's standard deviation."""
-    slow_share: float = 0.0
-    """Share of the workers that are slower all the time..."""
-    slow_factor: float = 1.0
-    """...and how many times as long their own operations take."""
     exact: JobModel | None = None
     """The same job with all exact rewrites: fewer ids, rows and operations; None: not known."""
 

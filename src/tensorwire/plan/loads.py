@@ -86,8 +86,7 @@ def traffic_of(job: JobModel) -> Traffic:
         {
             each.variable.name: each.asked.bytes + each.pulled.bytes + each.pushed.bytes
             for each in job.variables
-        },
-        {each.variable.name: each.rows for each in job.variables if each.rows},
+        }
     )
 
 
@@ -105,10 +104,8 @@ def _parts(variable: JobVariable, parts: int) -> list[PsLoad]:
     whole = PsLoad(variable.asked, variable.pulled, variable.pushed, variable.ps_cpu_s)
     if parts == 1:
         return [whole]
-    rows, name = variable.variable.rows, variable.variable.name
-    heat = Traffic({name: 1.0}, {name: variable.rows} if variable.rows else {})
-    moved = [heat.of(name, rows, first, end) for first, end in row_bounds(rows, parts)]
-    return [_part(whole, each / sum(moved)) for each in moved]
+    rows = variable.variable.rows
+    return [_part(whole, (end - first) / rows) for first, end in row_bounds(rows, parts)]
 
 
 def _part(whole: PsLoad, share: float) -> PsLoad:
@@ -202,7 +199,6 @@ def group_ps(cluster: Cluster, of_ps: Sequence[PsLoad]) -> PsGroups:
         key = (
             load,
             host.link_bytes_per_s,
-            host.cores,
             cluster.machines[host.machine],
             workers_on[index],
             # Alone on its machine, or with which others.

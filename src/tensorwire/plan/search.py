@@ -11,8 +11,7 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plan.cluster import COLOCATED, ISOLATED, Shape, link_text
 from tensorwire.plan.costs import EXACT, FUSED
 from tensorwire.plan.loads import loads
-from tensorwire.plan.prediction import Prediction, PredictionRequest, placed
-from tensorwire.plan.side_by_side import answers
+from tensorwire.plan.prediction import Prediction, PredictionRequest, answers, placed
 
 _POINTS = 16
 _WORTH_GROWING = 0.5

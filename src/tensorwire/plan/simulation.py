@@ -112,7 +112,7 @@ class Simulation:
             began_s = environment.now
             yield from batches.take()
             started_s = environment.now
-            slower = worker_step.slower * self._spread()
+            slower = self._spread()
             yield self._phase(worker, worker_step.start, 1.0)
             yield environment.timeout(worker_step.latency_s)
             yield self._at_once([*worker_step.look_up.parts])

@@ -1,8 +1,9 @@
-"""Jobs from what a user has: a graph, a model that was calibrated, a record of a run."""
+"""Jobs from what a user has: a graph, variables, a model that was calibrated, a record of a run."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,16 @@ from tensorwire.errors import UsageError
 from tensorwire.files import read_json
 from tensorwire.laboratory import laboratory
 from tensorwire.placement.plan import Model, Variable
-from tensorwire.plan.costs import FUSED, Calibration
+from tensorwire.plan.costs import FUSED, Calibration, Kernels
 from tensorwire.plan.job import COMMAND as JOB_COMMAND
 from tensorwire.plan.job import JobModel, JobVariable, Transfer
 from tensorwire.plan.loads import receiving_s, sending_s
+
+ONE_BIG = "one-big"
+_BATCH_SIZE = 256
+_FLOAT = 4
+_BIG, _SMALL = (12_000, 256), (256,)
+_SMALL_VARIABLES = 20
 
 
 def of_calibrated(calibration: Calibration, model: str) -> JobModel:
@@ -81,6 +88,42 @@ def of_model(model: Model, calibration: Calibration, name: str, batch_size: int 
     if unknown:
         source += f"; {unknown} tensors of unknown shape count without bytes"
     return JobModel(name, source, batch_size or 1, tuple(variables), worker_cpu_s)
+
+
+def of_variables(
+    name: str,
+    variables: Sequence[Variable],
+    kernels: Kernels,
+    *,
+    pull: bool = True,
+    push: bool = True,
+) -> JobModel:
+    """A step that reads and updates every variable as a whole, and does nothing else."""
+    found, moved_bytes = [], 0.0
+    for variable in variables:
+        way = Transfer(1, variable.bytes)
+        pulled, pushed = way if pull else Transfer(), way if push else Transfer()
+        both_bytes = pulled.bytes + pushed.bytes
+        moved_bytes += both_bytes
+        ps_cpu_s = kernels.ps_s(1, both_bytes)
+        found.append(JobVariable(variable, pulled=pulled, pushed=pushed, ps_cpu_s=ps_cpu_s))
+    own_s = kernels.worker_s(len(found), moved_bytes)
+    return JobModel(name, "made of variables", 1, tuple(found), own_s)
+
+
+def one_big(kernels: Kernels) -> JobModel:
+    """A dense parameter of 12 MB that each step reads and updates as a whole, and small ones.
+
+    It stands for no model in particular: the published test does not name its own.
+    """
+    shapes = {"big": _BIG, **{f"small{n}": _SMALL for n in range(_SMALL_VARIABLES)}}
+    variables = [Variable(name, shape, _FLOAT) for name, shape in shapes.items()]
+    return replace(
+        of_variables(ONE_BIG, variables, kernels),
+        source="one parameter of 12 MB and 20 of 1 KB, invented; own work by the calibration's "
+        "kernels",
+        batch_size=_BATCH_SIZE,
+    )
 
 
 def of_record(path: Path, calibration: Calibration) -> JobModel:

@@ -22,9 +22,8 @@ from tensorwire.plan.costs import Costs
 from tensorwire.plan.job import JobModel, Transfer
 from tensorwire.plan.loads import PsGroup, PsGroups, receiving_s, sending_s, total
 
-CORES, HOST_CORES, TASK_CORES, THREADS, OUT, IN = (
+CORES, TASK_CORES, THREADS, OUT, IN = (
     "cores",
-    "host cores",
     "container cores",
     "communication threads",
     "link out",
@@ -42,7 +41,7 @@ class Resource:
 
     kind: str
     index: int
-    """Index of the machine (CORES), host (HOST_CORES, OUT, IN) or ps (TASK_CORES, THREADS)."""
+    """Index of the machine (CORES), host (OUT, IN) or ps (TASK_CORES, THREADS)."""
     capacity: float
     """CPU seconds, or bytes, a second."""
 
@@ -85,8 +84,6 @@ class WorkerStep:
     push: Phase
     update: Phase
     """Of fused tensors: what the ps does once all have come; else empty."""
-    slower: float
-    """The constant factor on the time of the worker's own operations."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -106,14 +103,9 @@ class WorkerSteps:
         self.requests = sum(len(each.members) for each in groups.classes)
         self._hosts_at = Counter(groups.host)
         self._machines_at = Counter(groups.machine)
-        made: dict[tuple[int, float], WorkerStep] = {}
-        self.workers: list[WorkerStep] = []
-        """The worker_step of each."""
-        for worker, host in enumerate(cluster.workers):
-            key = host, _slower(job, worker)
-            if key not in made:
-                made[key] = self._worker_step(*key)
-            self.workers.append(made[key])
+        steps = {host: self._worker_step(host) for host in set(cluster.workers)}
+        self.workers = [steps[host] for host in cluster.workers]
+        """The step of each."""
 
     def burst_bytes(self, resource: Resource) -> float:
         """The bytes that a resource carries at once after a pause."""
@@ -133,11 +125,7 @@ class WorkerSteps:
 
     def worker_cpu_s(self, worker: int) -> float:
         """CPU of that worker for a step."""
-        worker_step = self.workers[worker]
-        of_phases = (
-            each.exchange_s + each.own_s * worker_step.slower for each in worker_step.phases
-        )
-        return sum(of_phases)
+        return sum(each.exchange_s + each.own_s for each in self.workers[worker].phases)
 
     def worker_cpu(self, worker: int, phase: Phase, slower: float = 1.0) -> list[WorkItem]:
         """The worker's own part of a phase; `slower` than usual in its own operations."""
@@ -156,7 +144,7 @@ class WorkerSteps:
             for part in self._ps_cpu(each, 0.0, each.load.cpu_s / 2)
         ]
 
-    def _worker_step(self, host: int, slower: float) -> WorkerStep:
+    def _worker_step(self, host: int) -> WorkerStep:
         job, costs, classes = self.job, self.costs, self.groups.classes
         step = self.step
         near = total(each.load.times(self._near(host, each)) for each in classes)
@@ -206,7 +194,6 @@ class WorkerSteps:
                 beside_s,
             ),
             update=own_of_ps(),
-            slower=slower,
         )
 
     def _near(self, host: int, of: PsGroup) -> int:
@@ -284,20 +271,10 @@ class WorkerSteps:
             return []
         place = self.cluster.hosts[host]
         capacity = self.cluster.machines[place.machine]
-        limit = min(cores, capacity, place.cores or capacity)
         machine = self.groups.machine[place.machine]
         of_machine = Resource(CORES, machine, capacity)
-        parts = [WorkItem(of_machine, cpu_s, limit, count=tasks / self._machines_at[machine])]
-        if place.cores is not None and place.cores < capacity:
-            of_host = Resource(HOST_CORES, self.groups.host[host], place.cores)
-            parts.append(WorkItem(of_host, cpu_s, limit, count=tasks / self._hosts_as(host)))
-        return parts
-
-
-def _slower(job: JobModel, worker: int) -> float:
-    """The slow workers are spread over all."""
-    is_slow = int((worker + 1) * job.slow_share) > int(worker * job.slow_share)
-    return job.slow_factor if is_slow else 1.0
+        count = tasks / self._machines_at[machine]
+        return [WorkItem(of_machine, cpu_s, min(cores, capacity), count=count)]
 
 
 def _least(cores: float, limit: float | None) -> float:

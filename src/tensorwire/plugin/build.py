@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tensorwire import __version__, engine, settings
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import cache, compiler, prebuilt, tensorflow_install
-from tensorwire.plugin.digest import digest
+from tensorwire.plugin import cache, compiler, prebuilt
+from tensorwire.plugin.cache import digest
 from tensorwire.plugin.tensorflow_install import (
     LIBRARIES,
     TESTED,
@@ -156,7 +156,7 @@ def inventory() -> Inventory:
     """Lists the plug-ins; compiles nothing. Raises TensorwireError as `find_tensorflow` does."""
     tensorflow, source = find_tensorflow(), packaged_source()
     carried = prebuilt.carried(source.prebuilt, source.digest)
-    finished = sorted(tensorflow_install.cache_folder().glob(f"*/{source.name}"))
+    finished = sorted(cache.cache_folder().glob(f"*/{source.name}"))
     name = f"{recipe(tensorflow, source).key}-"
     fits = {library: library.parent.name.startswith(name) for library in finished}
     return Inventory(

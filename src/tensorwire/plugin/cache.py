@@ -8,6 +8,7 @@ a changed source gives another folder.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shlex
@@ -21,11 +22,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import compiler, tensorflow_install
-from tensorwire.plugin.digest import digest
+from tensorwire.plugin import compiler
 
+CACHE_VARIABLE = "TENSORWIRE_CACHE"
 WAIT_FOR_OTHER_BUILD_S = 1200.0
 MISSING_SHOWN = 3
+
+
+def cache_folder() -> Path:
+    """``$TENSORWIRE_CACHE``, or the user's cache folder."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named).expanduser().absolute()
+    import platformdirs
+
+    return platformdirs.user_cache_path("tensorwire")
+
+
+def digest(*parts: str | bytes) -> str:
+    """A digest of `parts` in their order: 16 hexadecimal digits of SHA-256."""
+    sha = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        sha.update(len(data).to_bytes(8, "little"))
+        sha.update(data)
+    return sha.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -75,13 +96,13 @@ def _check_owner(path: Path) -> None:
     what = "can be written by every user" if anyone_writes else "belongs to another user"
     raise TensorwireError(
         f"{path} {what}, whose code would run in this process; let "
-        f"{tensorflow_install.CACHE_VARIABLE} name a folder of your own"
+        f"{CACHE_VARIABLE} name a folder of your own"
         + (f", or: chmod o-w {shlex.quote(str(path))}" if anyone_writes else "")
     )
 
 
 def _find_or_build(recipe: Recipe, rebuild: bool) -> Path:
-    cache = tensorflow_install.cache_folder()
+    cache = cache_folder()
     try:
         cxx = compiler.find_compiler()
     except TensorwireError:
@@ -109,7 +130,7 @@ def _writing_to(cache: Path) -> Iterator[None]:
     except OSError as error:
         raise TensorwireError(
             f"cannot write the plug-in's cache {cache} ({error.strerror or error}); "
-            f"let {tensorflow_install.CACHE_VARIABLE} name a folder that can be written"
+            f"let {CACHE_VARIABLE} name a folder that can be written"
         ) from None
 
 

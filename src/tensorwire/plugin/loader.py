@@ -8,16 +8,17 @@ import json
 import logging
 import os
 import threading
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from tensorwire import engine, settings
 from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.metrics.task_metrics import FUSED, OUT, PeerTraffic
 from tensorwire.plugin import patches as tensorflow_patches
 from tensorwire.plugin import rewrites
 from tensorwire.plugin.build import ensure_built
-from tensorwire.plugin.stats import Stats, with_sums
 
 
 @dataclass(frozen=True)
@@ -106,15 +107,49 @@ def _load(path: Path) -> LoadedPlugin:
     return LoadedPlugin(path, library)
 
 
-def stats() -> Stats:
+def stats() -> dict[str, Any]:
     """This process's metrics on grpc++ since its start, with totals over all peers.
+
+    The fields of `metrics.task_metrics.TaskMetrics` but "process" and "steps", and of its
+    `PeerTraffic` the sums over all peers; "rewrites" and "wire_dtypes", what was rewritten.
 
     Raises:
         TensorwireError: the plug-in is not loaded.
     """
     if _loaded is None:
         raise TensorwireError("the grpc++ plug-in is not loaded: import tensorwire.tf first")
-    return with_sums(json.loads(_loaded.library.tensorwire_stats_json()))
+    return _with_sums(json.loads(_loaded.library.tensorwire_stats_json()))
+
+
+_OF_TENSORS = {
+    *("tx_tensors", "rx_tensors", "tx_tensor_bytes", "rx_tensor_bytes", "not_ready_us", "wire_us")
+}
+"""Fields of PeerTraffic that the plug-in counts by tensor; it counts the others by connection."""
+
+
+def _with_sums(found: dict[str, Any]) -> dict[str, Any]:
+    """The plug-in's figures, with each peer's tensors summed over their names, and with totals."""
+    tensors: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for each in found["tensors"]:
+        if each["direction"] == FUSED:
+            continue  # the tensor that carries it is counted
+        way = "tx" if each["direction"] == OUT else "rx"
+        tensors[each["task"], each["peer"]].update(
+            {
+                f"{way}_tensors": each["tensors"],
+                f"{way}_tensor_bytes": each["bytes"],
+                "not_ready_us": each["not_ready_us"],
+                "wire_us": each["wire_us"],
+            }
+        )
+    of_connections = {each.name for each in fields(PeerTraffic)} - _OF_TENSORS - {"task", "peer"}
+    totals = {name: sum(peer[name] for peer in found["peers"]) for name in of_connections}
+    totals |= {name: sum(each[name] for each in tensors.values()) for name in _OF_TENSORS}
+    peers = [
+        peer | {name: tensors[peer["task"], peer["peer"]][name] for name in _OF_TENSORS}
+        for peer in found["peers"]
+    ]
+    return {**totals, **found, "peers": peers}
 
 
 def _await_task() -> None:

@@ -1,11 +1,10 @@
-"""The installed TensorFlow, and the cache folder of libraries that are compiled for it."""
+"""The installed TensorFlow."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import importlib.util
-import os
 import re
 import sys
 import warnings
@@ -15,20 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin.digest import digest
-
-CACHE_VARIABLE = "TENSORWIRE_CACHE"
-
-
-def cache_folder() -> Path:
-    """``$TENSORWIRE_CACHE``, or the user's cache folder."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named).expanduser().absolute()
-    import platformdirs
-
-    return platformdirs.user_cache_path("tensorwire")
-
+from tensorwire.plugin.cache import digest
 
 OLDEST = (2, 15)
 NEWEST_TESTED = (2, 21)

@@ -101,8 +101,6 @@ class Section:
     """Facts that a reader needs to interpret the figures."""
     warnings: Sequence[str] = ()
     """Reasons why some figures may be wrong."""
-    is_detail: bool = False
-    """True if a page shows the section folded."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorwire
 from plugin_unit import build_unit
 from tensorwire.engine import native_folder
-from tensorwire.plugin import tensorflow_install
+from tensorwire.plugin import cache
 
 from .support import TensorFlowCluster
 
@@ -67,7 +67,7 @@ def package_without_copies(folder: Path) -> dict[str, str]:
         path.write_text(source.replace(condition, condition.replace("if (", asked)))
     environment = {
         "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
-        tensorflow_install.CACHE_VARIABLE: str(folder / "cache"),
+        cache.CACHE_VARIABLE: str(folder / "cache"),
     }
     subprocess.run(
         [sys.executable, "-m", "tensorwire.cli.main", "build"],

@@ -30,7 +30,6 @@ from tensorwire.bench.calibration.fit import (
 from tensorwire.bench.calibration.models import job_of
 from tensorwire.bench.experiments.lab_job import (
     LabJob,
-    LabJobSettings,
     StepCase,
     TableVariable,
     running,
@@ -45,7 +44,7 @@ from tensorwire.bench.frame.variants import (
 )
 from tensorwire.machine import Machine
 from tensorwire.placement.plan import PlacementPlan, Variable, round_robin
-from tensorwire.plan import loads, models
+from tensorwire.plan import loads, sources
 from tensorwire.plan.bounds import alone_s
 from tensorwire.plan.cluster import ONE_MACHINE, Cluster, Shape
 from tensorwire.plan.costs import EXACT, Calibration, Costs, Kernels
@@ -127,20 +126,17 @@ def calibrate(
     tensorflow, notes = "", []
     for contender in chosen:
         for workers, ps in ((1, 1), (2, 1), _crowd()):
-            settings = LabJobSettings(
-                workers, ps, contender.protocol, LINK_BITS_PER_S, contender.rewrites
-            )
-            with running(settings, watcher) as job:
+            with running(contender, workers, ps, watcher, LINK_BITS_PER_S) as job:
                 tensorflow = job.tensorflow or ""
                 notes += [note for note in job.notes if note not in notes]
                 is_first = contender is chosen[0] and workers == 1
-                for case in _cases(workers, is_first, settings.side):
-                    watcher.activity(f"{case.name}, {workers} worker(s) over {settings.side}")
+                for case in _cases(workers, is_first, contender.name):
+                    watcher.activity(f"{case.name}, {workers} worker(s) over {contender.name}")
                     longer, warm_up = (_LONGER, 1.0) if workers > 2 else (1.0, _WARM_UP)
                     observations.append(_observed(job, case, longer * seconds, warm_up=warm_up))
                     watcher.advance()
                 for rate in BOTH_WAYS_BITS_PER_S if workers == 2 else ():
-                    watcher.activity(f"both ways at {rate / 1e6:.0f} Mbit/s over {settings.side}")
+                    watcher.activity(f"both ways at {rate / 1e6:.0f} Mbit/s over {contender.name}")
                     job.set_rate(rate)
                     observations.append(_observed(job, BOTH_WAYS, seconds, starts=_STARTS))
                     watcher.advance()
@@ -224,7 +220,6 @@ def _with_exact_rewrites(case: StepCase) -> StepCase:
 def _observed(
     job: LabJob, case: StepCase, seconds: float, *, starts: int = 1, warm_up: float = _WARM_UP
 ) -> Observation:
-    settings = job.settings
     job.open(case)
     measured = job.measure(seconds, warm_up_s=warm_up * seconds, starts=starts)
     job.close()
@@ -236,15 +231,15 @@ def _observed(
     to_worker, to_ps = _moved(_job(case, _UNFITTED))
     return Observation(
         case=case.name,
-        side=LOCAL if case.is_local else settings.side,
-        workers=settings.workers,
-        ps=settings.ps,
+        side=LOCAL if case.is_local else job.setting.name,
+        workers=len(job.cluster.spec["worker"]),
+        ps=len(job.cluster.spec["ps"]),
         variables=len(case.tables),
         to_worker=to_worker,
         to_ps=to_ps,
         model=case.name if case.model else "",
-        link_bits_per_s=settings.rate_bits_per_s if job.has_network else None,
-        step_s=settings.workers / measured.steps_per_s,
+        link_bits_per_s=job.rate_bits_per_s,
+        step_s=len(job.cluster.spec["worker"]) / measured.steps_per_s,
         worker_cpu_s=cpu_s["worker"],
         ps_cpu_s=cpu_s["ps"],
         machine_cpu_s=measured.machine_cpu_s / steps,
@@ -267,7 +262,7 @@ def _job(case: StepCase, fitted: Fitted) -> JobModel:
             Variable(f"table{number}", (table.floats,), FLOAT_BYTES)
             for number, table in enumerate(case.tables)
         ]
-        return models.of_variables(
+        return sources.of_variables(
             case.name, tables, fitted.kernels, pull=case.pull, push=case.push
         )
     own_s = fitted.own_s.get(case.name, (0.0, 0.0))

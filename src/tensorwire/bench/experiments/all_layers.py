@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeVar
 
 import click
@@ -19,7 +19,7 @@ from tensorwire.bench.frame import columns, showing
 from tensorwire.bench.frame.columns import Column
 from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, open_host_pool
 from tensorwire.bench.frame.options import SharedOptions, check_transport
-from tensorwire.bench.frame.record import Metric, Ratio, Record, Result, not_a_record
+from tensorwire.bench.frame.record import Metric, Ratio, Record, Result
 from tensorwire.bench.frame.showing import times
 from tensorwire.bench.frame.statistics import NoiseWatch
 from tensorwire.bench.frame.tasks import Watcher
@@ -88,47 +88,7 @@ class LayerResult(Result):
 
     @staticmethod
     def details(record: Record[Any]) -> Sequence[Section]:
-        others = record.records if isinstance(record, Suite) else ()
-        return [showing.section(each, follows_others=True) for each in others]
-
-
-@dataclass(frozen=True)
-class Suite(Record[LayerResult]):
-    """One call of `bench all`: the share of the link that each layer reaches.
-
-    Its ratios are those of all layers.
-    """
-
-    records: Sequence[Record[Result]] = ()
-    failures: Mapping[str, str] = field(default_factory=dict)
-    """Why a layer has no record, by the layer's name."""
-    notes: Sequence[str] = ()
-
-    def document(self) -> dict[str, Any]:
-        return {
-            **super().document(),
-            "records": [record.document() for record in self.records],
-            "failures": dict(self.failures),
-            "notes": list(self.notes),
-        }
-
-    @staticmethod
-    def from_document(document: Any) -> Suite:
-        """Reads what `document` returned.
-
-        Raises:
-            TensorwireError: the document is not such a record.
-        """
-        summary = Record.from_document(document)
-        try:
-            return Suite(
-                **{each.name: getattr(summary, each.name) for each in fields(summary)},
-                records=[Record.from_document(each) for each in document["records"]],
-                failures=dict(document["failures"]),
-                notes=list(document["notes"]),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise not_a_record(error) from error
+        return [showing.section(each, follows_others=True) for each in record.records]
 
 
 class Layer(Protocol):
@@ -205,11 +165,12 @@ def run(
     notes: Sequence[str],
     watcher: Watcher,
     hosts: HostPool = THIS_MACHINE,
-) -> Suite:
+) -> Record[LayerResult]:
     """Runs the layers; calls `watcher.advance` for the blocks of all layers.
 
-    A failed layer does not stop the others. Ctrl-C does: the suite then contains the layers
-    measured before, and INTERRUPTED as the failure of the rest.
+    The record's ratios are those of all layers. A failed layer does not stop the others. Ctrl-C
+    does: the record then has those that were measured before, and INTERRUPTED as the failure of the
+    rest.
     """
     noise = NoiseWatch()
     measured: dict[str, Record[Any]] = {}
@@ -230,7 +191,7 @@ def run(
         merged = rpc.of_all_sizes([measured.pop(name) for name in sizes])
         measured = {_RPC: merged, **measured}
     records = [*measured.values()]
-    return Suite(
+    return Record(
         command=COMMAND,
         tensorflow=next((r.tensorflow for r in records if r.tensorflow), None),
         results=what_is_left(records),
@@ -340,15 +301,14 @@ def _section(suite: Record[LayerResult]) -> Section:
         stages,
         "MB = 10^6 bytes. Pale: what the layer below carries.",
     )
-    failures = suite.failures if isinstance(suite, Suite) else {}
     return Section(
         "From the link to training",
         " ".join([*_tensors(suite), *_left_of_tcp(results)]),
         charts=[chart] if results else [],
         tables=[columns.table(LayerResult.title, results, {})] if results else [],
-        notes=[*(suite.notes if isinstance(suite, Suite) else ()), *notes],
+        notes=[*suite.notes, *notes],
         # The further lines of a failure are the end of a log; the JSON contains them.
-        warnings=[f"{layer}: {why.splitlines()[0]}" for layer, why in failures.items()],
+        warnings=[f"{layer}: {why.splitlines()[0]}" for layer, why in suite.failures.items()],
     )
 
 

@@ -19,14 +19,13 @@ from typing import Any
 
 import psutil
 
-from tensorwire.bench.experiments.tensors import ServerTask, server_setup
+from tensorwire.bench.experiments.tensors import ClusterTasks, ServerTask
 from tensorwire.bench.experiments.train import TrainTask
-from tensorwire.bench.frame.tasks import TaskProcesses, Watcher, request
+from tensorwire.bench.frame.tasks import Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.bench.lab.channel import Message
 from tensorwire.bench.models import MODELS, examples
-from tensorwire.placement.plan import STRATEGIES, Variable
 
 _SIDE = 256
 _SEED = 2013
@@ -156,26 +155,7 @@ class LabJobWorker(TrainTask):
 
 
 _ANSWER_TIMEOUT_S = 180.0
-_ITEM_BYTES = 4
 _UNCOUNTED_STEPS = 2
-
-
-@dataclass(frozen=True)
-class LabJobSettings:
-    """The number of tasks, their links and their protocol."""
-
-    workers: int
-    ps: int
-    protocol: str
-    rate_bits_per_s: float | None = None
-    """Rate of each task's own link; None: as fast as this machine is."""
-    rewrites: tuple[str, ...] = ()
-    """Rewrites of the job's graphs, of frame.variants."""
-
-    @property
-    def side(self) -> str:
-        """The protocol with its rewrites, such as "grpc++ exact"."""
-        return Setting(self.protocol, self.rewrites).name
 
 
 @dataclass(frozen=True)
@@ -185,8 +165,6 @@ class Measured:
     seconds: float
     steps_per_s: float
     """Steps a second of all workers together."""
-    starts_steps_per_s: Sequence[float]
-    """`steps_per_s` for each start."""
     step_ms: Mapping[str, float]
     """The median time of a step, by worker."""
     cpu_s: Mapping[str, float]
@@ -199,44 +177,32 @@ class Measured:
     """CPU seconds of all cores of this machine, including the kernel's work for the links."""
 
 
-def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[TableVariable, ...]:
-    """The tables that a strategy of `tensorwire place` makes from float32 variables."""
-    plan = STRATEGIES[placement](variables, ps, None)
-    return tuple(
-        TableVariable(max(1, round(each.bytes / _ITEM_BYTES)), each.task) for each in plan.parts
-    )
-
-
-class LabJob(TaskProcesses):
+class LabJob(ClusterTasks):
     """A job in a lab, each task on its own host. It runs one case at a time."""
 
-    def __init__(self, settings: LabJobSettings, lab: Lab) -> None:
-        hosts = {"ps": lab.hosts[: settings.ps], "worker": lab.hosts[settings.ps :]}
-        super().__init__(LocalCluster({name: len(of_job) for name, of_job in hosts.items()}, hosts))
-        self.settings = settings
+    def __init__(self, setting: Setting, ps: int, lab: Lab) -> None:
+        hosts = {"ps": lab.hosts[:ps], "worker": lab.hosts[ps:]}
+        cluster = LocalCluster({name: len(of_job) for name, of_job in hosts.items()}, hosts)
+        # The job stands for one on several machines, which share no memory.
+        setting = replace(setting, transport="tcp")
+        super().__init__(cluster, setting, {"ps": ServerTask, "worker": LabJobWorker})
         self.has_network = lab.has_network
         """True if the links have the requested rate."""
         self.notes = lab.notes
         self._lab = lab
-        self._workers = [f"worker:{index}" for index in range(settings.workers)]
+        self._workers = [f"worker:{index}" for index in range(len(hosts["worker"]))]
         self._files: dict[str, list[str]] = {}
         self._random = random.Random(0)
 
-    def start(self) -> None:
-        setting = Setting(self.settings.protocol, self.settings.rewrites)
-        # The job stands for one on several machines: no shared memory, and no accelerator.
-        env = {"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"}
-        for job, addresses in self.cluster.spec.items():
-            kind = LabJobWorker if job == "worker" else ServerTask
-            for index in range(len(addresses)):
-                setup = server_setup(self.cluster.spec, job, index, setting)
-                self.start_task(f"{job}:{index}", kind, env, **setup)
-
     def set_rate(self, bits_per_s: float) -> None:
         """Sets the rate of every link, from now on."""
-        self.settings = replace(self.settings, rate_bits_per_s=bits_per_s)
         for index in range(len(self._lab.hosts)):
             self._lab.set(index, HostSettings(rate_bits_per_s=bits_per_s))
+
+    @property
+    def rate_bits_per_s(self) -> float | None:
+        """Rate of each task's own link; None: as fast as this machine is."""
+        return self._lab.settings.hosts[0].rate_bits_per_s if self.has_network else None
 
     def open(self, case: StepCase) -> None:
         """Makes the case's graph and sessions, with new variables."""
@@ -277,9 +243,6 @@ class LabJob(TaskProcesses):
         return Measured(
             seconds=lasted,
             steps_per_s=sum(len(each) / sum(each) for each in took.values()),
-            starts_steps_per_s=[
-                sum(len(r["step_s"]) / sum(r["step_s"]) for r in of_start) for of_start in replies
-            ],
             step_ms={name: 1e3 * statistics.median(each) for name, each in took.items()},
             steps={name: sum(r["steps"] for r in of_one) for name, of_one in of_workers.items()},
             cpu_s={name: cpu[name] - before for name, before in cpu_before.items()},
@@ -312,7 +275,7 @@ class LabJob(TaskProcesses):
         if model not in self._files:
             directory = self.cluster.directory / model
             directory.mkdir()
-            files = examples.write(directory, self.settings.workers, *MODELS[model].load())
+            files = examples.write(directory, len(self._workers), *MODELS[model].load())
             self._files[model] = [str(path) for path in files.train]
         return self._files[model]
 
@@ -323,15 +286,22 @@ def _machine_busy_s() -> float:
 
 
 @contextlib.contextmanager
-def running(settings: LabJobSettings, watcher: Watcher) -> Iterator[LabJob]:
+def running(
+    setting: Setting,
+    workers: int,
+    ps: int,
+    watcher: Watcher,
+    rate_bits_per_s: float | None = None,
+) -> Iterator[LabJob]:
     """Starts the job's tasks, each on its own host of a lab, and ends them with the context.
+
+    `rate_bits_per_s`: of each task's own link; None: as fast as this machine is.
 
     Raises:
         TensorwireError: a task failed, or did not start in time.
     """
-    host = HostSettings(rate_bits_per_s=settings.rate_bits_per_s)
-    alike = LabSettings.alike(settings.ps + settings.workers, host)
-    with Lab(alike) as lab, LabJob(settings, lab) as job:
+    alike = LabSettings.alike(ps + workers, HostSettings(rate_bits_per_s=rate_bits_per_s))
+    with Lab(alike) as lab, LabJob(setting, ps, lab) as job:
         job.wait_started(watcher)
         yield job
         job.cluster.check()

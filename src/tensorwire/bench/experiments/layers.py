@@ -16,7 +16,7 @@ from tensorwire.bench.frame.record import Record, Result
 from tensorwire.bench.frame.several_hosts import HostRole
 from tensorwire.bench.frame.tasks import Watcher
 from tensorwire.bench.lab.settings import parse
-from tensorwire.cli.two_ends import TwoEnds
+from tensorwire.cli.options import TwoEnds
 from tensorwire.cluster import split_address
 from tensorwire.doctor.evidence import Layers, MeasuredLayer
 from tensorwire.metrics.nic import nominal_mbit_per_s

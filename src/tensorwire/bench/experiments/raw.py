@@ -26,7 +26,6 @@ from tensorwire.bench.lab.channel import Message
 from tensorwire.engine import data_port, native_folder
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler
-from tensorwire.plugin.digest import digest
 
 Buffer = NDArray[np.uint8]
 CONNECT_TIMEOUT_S = 30.0
@@ -252,7 +251,7 @@ def rpc_recipe(
     name = f"{units[1].stem}.so"
     flags = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
     inputs = (*units, *sorted(folder.glob("*.h")))
-    key = digest(
+    key = cache.digest(
         __version__, *flags, *package.flags, package.version, *(f.read_bytes() for f in inputs)
     )
     options = (*flags, "-shared", f"-I{folder}", *map(str, units), *package.flags)
@@ -297,10 +296,6 @@ class RpcTask(HostedTask):
             "latency_us": np.rint(latency_us).astype(int).tolist(),
             "cpu_s": used_cpu_s() - cpu_s,
         }
-
-    @request
-    def cpu(self) -> Message:
-        return {"cpu_s": used_cpu_s()}
 
 
 def port_of(protocol: str, port: int) -> int:

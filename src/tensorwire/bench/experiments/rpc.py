@@ -28,7 +28,7 @@ from tensorwire.bench.frame.record import Record, Result
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import TaskProcesses, Watcher
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cli.two_ends import CLIENT, SERVER
+from tensorwire.cli.options import CLIENT, SERVER
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
@@ -288,7 +288,7 @@ class RpcVariant(TaskProcesses, Variant[None, RpcResult]):
             requests=requests,
             requests_per_s=1 / seconds,
             mb_per_s=plan.message_size / seconds / 1e6,
-            latency_us=statistics.latency_us(self._latency_us),
+            latency_us=statistics.percentiles(LatencyUs, self._latency_us),
             cpu_us_per_request=self._cpu_s / requests * 1e6,
         )
 

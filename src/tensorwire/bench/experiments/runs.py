@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from tensorwire.bench import experiments
-from tensorwire.bench.experiments.all_layers import COMMAND, Suite
+from tensorwire.bench.experiments.all_layers import COMMAND
 from tensorwire.bench.frame import showing
 from tensorwire.bench.frame.record import Metric, Record, Result
 from tensorwire.bench.frame.showing import in_brackets
@@ -101,7 +101,7 @@ def report_of_runs(runs: Mapping[Path, Record[Any]]) -> Report:
         return showing.report(only)
     commands: dict[str, dict[str, list[Record[Result]]]] = {}
     for path, run in runs.items():
-        for record in [run, *(run.records if isinstance(run, Suite) else ())]:
+        for record in [run, *run.records]:
             of_runs = commands.setdefault(record.command, {})
             of_runs.setdefault(_name(path, runs), []).append(record)
     sections = []
@@ -139,18 +139,11 @@ def read(path: Path) -> Record[Any]:
     """
     document = read_json(path)
     try:
-        if is_of(COMMAND, document):
-            return Suite.from_document(document)
         return Record.from_document(document)
-    except (ValueError, TensorwireError):
+    except TensorwireError:
         raise UsageError(
             f"{path} is no record of a benchmark: give files that --json wrote"
         ) from None
-
-
-def is_of(command: str, document: Any) -> bool:
-    """Whether this is a record of a command."""
-    return isinstance(document, dict) and document.get("command") == command
 
 
 @click.command(
@@ -176,7 +169,9 @@ def command(*, files: tuple[Path, ...], output: Output) -> None:
     if len(set(files)) < len(files):
         raise UsageError("a file is named twice")
     documents = {str(path): read_json(path) for path in files}
-    if len(files) == 1 and is_of(doctor_records.COMMAND, documents[str(files[0])]):
+    first = documents[str(files[0])]
+    of_doctor = isinstance(first, dict) and first.get("command") == doctor_records.COMMAND
+    if len(files) == 1 and of_doctor:
         diagnosis = diagnose(doctor_records.read(files[0]))
         shown = doctor.page(diagnosis)
         show = functools.partial(click.echo, "\n".join(doctor.lines(diagnosis)))

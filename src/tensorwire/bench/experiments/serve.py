@@ -15,7 +15,7 @@ import ctypes
 import dataclasses
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -25,18 +25,18 @@ import numpy.typing as npt
 import psutil
 
 from tensorwire.bench.experiments.raw import Library
-from tensorwire.bench.experiments.tensors import GRPCPP, PluginTask
+from tensorwire.bench.experiments.tensors import GRPCPP, ClusterVariant, PluginTask
 from tensorwire.bench.frame import statistics
 from tensorwire.bench.frame.columns import Column, LatencyUs, table
 from tensorwire.bench.frame.experiment import Case, Experiment, Variant
 from tensorwire.bench.frame.hosts import HostPool
 from tensorwire.bench.frame.options import experiment_command
 from tensorwire.bench.frame.record import Record, Result
-from tensorwire.bench.frame.showing import transport_of
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.tasks import TaskProcesses, Watcher, request
+from tensorwire.bench.frame.tasks import Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
+from tensorwire.bench.lab.ports import CLOSE_WAIT, ESTABLISHED, tcp_sockets
 from tensorwire.engine import data_port
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
@@ -54,10 +54,7 @@ _SLOWEST_BYTES_PER_S = 20e6
 _OTHER_DESCRIPTORS = 500
 _MOST_CLIENTS = 20_000
 _DEFAULT_BYTES = 5_000_000_000
-# States in /proc/net/tcp.
-_ESTABLISHED = "01"
-_UNIX_CONNECTED = "03"
-_CLOSE_WAIT = "08"
+_UNIX_CONNECTED = "03"  # in /proc/net/unix
 
 Sizes: TypeAlias = npt.NDArray[np.int64]
 
@@ -303,13 +300,11 @@ class Serve(Experiment[None, ServeResult]):
         return [ServeVariant(each, self, hosts) for each in self.settings]
 
 
-class ServeVariant(TaskProcesses, Variant[None, ServeResult]):
+class ServeVariant(ClusterVariant[None, ServeResult]):
     """One ps and its clients, for one protocol."""
 
     def __init__(self, setting: Setting, plan: Serve, hosts: HostPool) -> None:
-        super().__init__(hosts.cluster({"ps": 1, "clients": 1}))
-        self.name = self.protocol = setting.protocol
-        self._setting = setting
+        super().__init__(setting, {"ps": PsTask, "clients": ClientsTask}, hosts)
         self._plan = plan
         self._step = 0
         self._latency_us: list[list[int]] = []
@@ -317,18 +312,15 @@ class ServeVariant(TaskProcesses, Variant[None, ServeResult]):
         self._bytes = 0
         self._answers = np.zeros(plan.clients, dtype=np.int64)
 
-    def start(self) -> None:
+    def setup(self, job: str, index: int) -> Message:
+        clients = self._plan.clients
+        setup = {"protocol": self.protocol, "descriptors": clients + _OTHER_DESCRIPTORS}
+        if job == "clients":
+            return setup
         # Addresses of workers that do not exist: the ps sizes its thread pools by the number of
         # tasks. No task listens at these addresses or connects to them.
-        workers = [f"127.0.0.1:{1024 + index}" for index in range(self._plan.clients)]
-        spec = {"ps": self.cluster.spec["ps"], "worker": workers}
-        common: dict[str, Any] = {
-            "env": self._setting.task_environment(),
-            "protocol": self.protocol,
-            "descriptors": self._plan.clients + _OTHER_DESCRIPTORS,
-        }
-        self.start_task("ps", PsTask, spec=spec, **common)
-        self.start_task("clients", ClientsTask, **common)
+        workers = [f"127.0.0.1:{1024 + index}" for index in range(clients)]
+        return {**setup, "spec": {"ps": self.cluster.spec["ps"], "worker": workers}}
 
     @property
     def _port(self) -> int:
@@ -398,9 +390,6 @@ class ServeVariant(TaskProcesses, Variant[None, ServeResult]):
         self._answers += np.asarray(asked["answers"])
         return [asked["seconds"] / count]
 
-    def transport(self) -> str | None:
-        return transport_of([self.ask("ps", "wire")])
-
     def _run(self, requests: int) -> Message:
         return self._ask_for(requests, self._fill(requests), self._plan.senders)
 
@@ -456,7 +445,7 @@ class ServeVariant(TaskProcesses, Variant[None, ServeResult]):
             requests=requests,
             requests_per_s=1 / seconds,
             mb_per_s=self._bytes / requests / seconds / 1e6,
-            latency_us=statistics.latency_us(self._latency_us),
+            latency_us=statistics.percentiles(LatencyUs, self._latency_us),
             ps_cpu_us_per_request=self._ps_cpu_s / requests * 1e6,
             ps_threads=int(self.ask("ps", "cpu")["threads"]),
             connect_s=self._connect_s,
@@ -470,13 +459,13 @@ class ServeVariant(TaskProcesses, Variant[None, ServeResult]):
 
 def connections_to(port: int, pid: int) -> int:
     """Number of established connections to a remote port, in the network of process `pid`."""
-    return sum(remote == port and state == _ESTABLISHED for _, remote, state in _tcp_sockets(pid))
+    return sum(remote == port and state == ESTABLISHED for _, remote, state in tcp_sockets(pid))
 
 
 def connections_from(port: int, pid: int) -> int:
     """Number of connections at a local port, not yet closed, in the network of process `pid`."""
-    states = (_ESTABLISHED, _CLOSE_WAIT)
-    return sum(local == port and state in states for local, _, state in _tcp_sockets(pid))
+    states = (ESTABLISHED, CLOSE_WAIT)
+    return sum(local == port and state in states for local, _, state in tcp_sockets(pid))
 
 
 def lanes_at(pid: int) -> int:
@@ -493,15 +482,6 @@ def lanes_at(pid: int) -> int:
         for fields in sockets
         if len(fields) > 7
     )
-
-
-def _tcp_sockets(pid: int) -> Iterator[tuple[int, int, str]]:
-    """Local port, remote port and state of each TCP socket in the network of process `pid`."""
-    for name in ("tcp", "tcp6"):
-        path = Path(f"/proc/{pid}/net/{name}")
-        for line in path.read_text().splitlines()[1:] if path.exists() else []:
-            _, local, remote, state = line.split()[:4]
-            yield int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16), state
 
 
 command = experiment_command(

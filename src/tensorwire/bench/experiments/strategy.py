@@ -132,10 +132,10 @@ class StrategyVariant(ClusterVariant[str, StrategyResult]):
         super().__init__(setting, kinds, hosts)
         self._functions = 0
 
-    def setup(self, job: str) -> Message:
+    def setup(self, job: str, index: int) -> Message:
         if job == "chief":
             return {"spec": self.cluster.spec, "protocol": self.protocol}
-        return super().setup(job)
+        return super().setup(job, index)
 
     def warm_up(self, case: str) -> None:
         self._run(case, _WARM_UP)

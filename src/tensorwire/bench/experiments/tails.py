@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as WaitTimeoutError
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -29,11 +29,11 @@ from tensorwire.bench.frame.experiment import Case, Experiment
 from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool
 from tensorwire.bench.frame.options import experiment_command
 from tensorwire.bench.frame.record import Record, Result
-from tensorwire.bench.frame.statistics import Rounds, compare_cases
+from tensorwire.bench.frame.statistics import Rounds, compare_cases, percentiles
 from tensorwire.bench.frame.tasks import HostedTask, Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cli.two_ends import CLIENT, SERVER
+from tensorwire.cli.options import CLIENT, SERVER
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
@@ -53,6 +53,7 @@ class TailMs(Percentiles):
     """Percentiles of the time of a small step, in milliseconds, over every measured step."""
 
     unit = "ms"
+    at: ClassVar = {"p50": 50, "p99": 99, "p999": 99.9, "max": 100}
     bar = ("p50", "p99", "p999")
     caption = "p99, and a line from the median to p99.9; shorter is better."
 
@@ -253,8 +254,7 @@ class TailsVariant(ClusterVariant[bool, TailsResult]):
                 )
 
     def result(self, case: Case[bool], rounds: Rounds) -> TailsResult:
-        times = np.concatenate(self.times[case.what])
-        p50, p99, p999 = np.percentile(times, [50, 99, 99.9]) * 1e3
+        times = self.times[case.what]
         bulk_s = float(np.median(self.bulk_s)) if case.what else None
         return TailsResult(
             protocol=self.protocol,
@@ -262,9 +262,9 @@ class TailsVariant(ClusterVariant[bool, TailsResult]):
             layer=self._plan.layer,
             case=case.name,
             bulk_mb=self._plan.data_mb,
-            steps=len(times),
+            steps=sum(map(len, times)),
             steps_per_s=1 / float(np.median(rounds)),
-            step_ms=TailMs(float(p50), float(p99), float(p999), float(times.max() * 1e3)),
+            step_ms=percentiles(TailMs, times, 1e3),
             bulk_mb_per_s=None if bulk_s is None else self._plan.data_mb / bulk_s,
         )
 
@@ -276,7 +276,7 @@ class TailsRpcVariant(TailsVariant):
     server = SERVER
     small = CLIENT
 
-    def setup(self, job: str) -> Message:
+    def setup(self, job: str, index: int) -> Message:
         return {"protocol": self.protocol}
 
     def connect(self) -> None:

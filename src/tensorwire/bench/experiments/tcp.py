@@ -42,11 +42,12 @@ from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import HostedTask, TaskProcesses, Watcher, request
 from tensorwire.bench.lab import LocalCluster
 from tensorwire.bench.lab.channel import Message
-from tensorwire.bench.lab.ports import listening_ports
+from tensorwire.bench.lab.ports import listen, listening_ports
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
 from tensorwire.report.section import Section
+from tensorwire.settings import address_text
 
 OURS = "tcp"
 IPERF3 = "iperf3"
@@ -75,14 +76,7 @@ class TcpTask(HostedTask):
     @request
     def receive(self, host: str, port: int) -> Message:
         """Listens on a port. Every stream that connects is received to its end."""
-        family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
-        dual = not host and socket.has_dualstack_ipv6()
-        if not host and not dual:
-            family = socket.AF_INET
-        try:
-            server = socket.create_server((host, port), family=family, dualstack_ipv6=dual)
-        except OSError as error:
-            raise TensorwireError(f"cannot listen on port {port}: {error.strerror}") from error
+        server = listen(address_text(host, port))
         threading.Thread(target=self._accept, args=(server,), daemon=True).start()
         return {}
 

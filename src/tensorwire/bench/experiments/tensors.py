@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,12 @@ from tensorwire.bench.frame.tasks import (
     HostedTask,
     TaskProcesses,
     request,
-    thread_count,
     used_cpu_s,
 )
 from tensorwire.bench.frame.variants import Setting, config_arguments
+from tensorwire.bench.lab import LocalCluster
 from tensorwire.bench.lab.channel import Message
+from tensorwire.bench.lab.ports import listen
 from tensorwire.engine import data_port, second_data_port
 from tensorwire.errors import TensorwireError
 
@@ -53,10 +53,6 @@ class PluginTask(HostedTask):
         """The plug-in's counters; empty on grpc."""
         return dict(self._plugin.stats()) if self._plugin is not None else {}
 
-    @request
-    def cpu(self) -> Message:
-        return {"cpu_s": used_cpu_s(), "threads": thread_count()}
-
 
 class ServerTask(PluginTask):
     """A ps or a worker with a `tf.compat.v1.train.Server`."""
@@ -76,9 +72,9 @@ class ServerTask(PluginTask):
         """
         address = spec[job][index]
         port = int(address.rpartition(":")[2])
-        _check_free(port)
+        listen(f":{port}").close()  # raises for a port in use
         if protocol == GRPCPP and second_data_port(port) is None:
-            _check_free(data_port(port))
+            listen(f":{data_port(port)}").close()
         super().__init__(needs_plugin=protocol == GRPCPP or bool(rewrites))
         self._spec = {name: list(addresses) for name, addresses in spec.items()}
         self._job = job
@@ -130,18 +126,6 @@ def import_for_user(module: str) -> Any:
         if error.name != module:
             raise
         raise TensorwireError(f"{module} is not installed for this Python") from error
-
-
-def _check_free(port: int) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Bind as a server does: lingering connections of an earlier server are no conflict.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise TensorwireError(
-                f"port {port} is in use on this host: end what listens there, or take another port"
-            ) from error
 
 
 class TensorTask(ServerTask):
@@ -248,45 +232,51 @@ class Block:
     cpu_s: float
 
 
-class ClusterVariant(TaskProcesses, Variant[What, SomeResult]):
-    """A cluster of one protocol, with one task of each job."""
+class ClusterTasks(TaskProcesses):
+    """All tasks of a cluster with one setting."""
+
+    def __init__(
+        self, cluster: LocalCluster, setting: Setting, kinds: Mapping[str, type[HostedTask]]
+    ) -> None:
+        """`kinds`: the class of each job's tasks."""
+        super().__init__(cluster)
+        self.setting = setting
+        self.protocol = setting.protocol
+        self._kinds = kinds
+
+    def start(self) -> None:
+        env = self.setting.task_environment()
+        for job, addresses in self.cluster.spec.items():
+            for index in range(len(addresses)):
+                setup = self.setup(job, index)
+                self.start_task(f"{job}:{index}", self._kinds[job], env, **setup)
+
+    def setup(self, job: str, index: int) -> Message:
+        """The arguments of the task's constructor; here those of a ServerTask."""
+        return {
+            "spec": self.cluster.spec,
+            "job": job,
+            "index": index,
+            "protocol": self.protocol,
+            "rewrites": self.setting.rewrites,
+        }
+
+
+class ClusterVariant(ClusterTasks, Variant[What, SomeResult]):
+    """A cluster as a variant, with one task of each job or as many as `counts` has."""
 
     def __init__(
         self,
         setting: Setting,
         kinds: Mapping[str, type[HostedTask]],
         hosts: HostPool = THIS_MACHINE,
+        counts: Mapping[str, int] | None = None,
     ) -> None:
-        """`kinds`: the class of each job's task."""
-        super().__init__(hosts.cluster(dict.fromkeys(kinds, 1)))
+        super().__init__(hosts.cluster(counts or dict.fromkeys(kinds, 1)), setting, kinds)
         self.name = setting.name
-        self.setting = setting
-        self.protocol = setting.protocol
-        self._kinds = kinds
-
-    def start(self) -> None:
-        for job, kind in self._kinds.items():
-            self.start_task(job, kind, self.setting.task_environment(), **self.setup(job))
-
-    def setup(self, job: str) -> Message:
-        """The arguments of the task's constructor."""
-        return server_setup(self.cluster.spec, job, 0, self.setting)
 
     def transport(self) -> str | None:
-        return transport_of(self.ask(job, "wire") for job in self._kinds)
-
-
-def server_setup(
-    spec: Mapping[str, Sequence[str]], job: str, index: int, setting: Setting
-) -> Message:
-    """The arguments of ServerTask."""
-    return {
-        "spec": spec,
-        "job": job,
-        "index": index,
-        "protocol": setting.protocol,
-        "rewrites": setting.rewrites,
-    }
+        return transport_of(self.ask(task, "wire") for task in self.processes)
 
 
 class TensorVariant(ClusterVariant[Tensors, SomeResult]):

@@ -21,16 +21,16 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorwire.bench.experiments.tensors import ServerTask, server_setup
+from tensorwire.bench.experiments.tensors import ClusterVariant, ServerTask
 from tensorwire.bench.frame import statistics
 from tensorwire.bench.frame.columns import Column
 from tensorwire.bench.frame.experiment import Case, Experiment, Variant, rounds_option
 from tensorwire.bench.frame.hosts import HostPool
 from tensorwire.bench.frame.options import Call, experiment_command
 from tensorwire.bench.frame.record import Ratio, Record, Result
-from tensorwire.bench.frame.showing import times, transport_of
+from tensorwire.bench.frame.showing import times
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.tasks import TaskProcesses, Unwatched, Watcher, request
+from tensorwire.bench.frame.tasks import Unwatched, Watcher, request
 from tensorwire.bench.frame.variants import EXACT_REWRITES, Setting
 from tensorwire.bench.lab.channel import Message
 from tensorwire.bench.models import MODELS, examples, wide_deep
@@ -393,16 +393,15 @@ class Demo(Train):
         return cls(**options, **fields)
 
 
-class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
+class TrainVariant(ClusterVariant[None, TrainResult]):
     """One variant's cluster while it trains."""
 
     def __init__(
         self, setting: Setting, plan: Train, hosts: HostPool, shared: list[examples.ExampleFiles]
     ) -> None:
         """`shared`: the examples of all variants, which the first one to start puts there."""
-        super().__init__(hosts.cluster({"ps": plan.ps, "worker": plan.workers}))
-        self.name = setting.name
-        self._setting = setting
+        kinds = {"ps": TrainTask, "worker": TrainWorker}
+        super().__init__(setting, kinds, hosts, {"ps": plan.ps, "worker": plan.workers})
         self._plan = plan
         self._shared = shared
         self._watcher: Watcher = Unwatched()
@@ -413,31 +412,27 @@ class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
     def start(self) -> None:
         if not self._shared:  # removed with this cluster, even if this process is killed
             self._shared.append(self._plan.write_examples(self.cluster.temporary / "data"))
+        super().start()
+
+    def setup(self, job: str, index: int) -> Message:
+        setup = super().setup(job, index)
+        if job == "ps":
+            return setup
         (files,) = self._shared
-        env = self._setting.task_environment()
-        for index in range(self._plan.ps):
-            self.start_task(f"ps:{index}", TrainTask, env, **self._setup("ps", index))
+        # A task on another machine cannot read files of this machine.
+        here = self.cluster.host("worker", index).is_this_machine
         # Each ps writes its part of a checkpoint on its own machine, and the chief must find all
         # parts.
         together = self.cluster.is_on_this_machine
-        for index in range(self._plan.workers):
-            # A task on another machine cannot read files of this machine.
-            here = self.cluster.host("worker", index).is_this_machine
-            self.start_task(
-                f"worker:{index}",
-                TrainWorker,
-                env,
-                model=self._plan.model,
-                batch_size=self._plan.batch_size,
-                seed=self._plan.seed,
-                train_file=str(files.train[index]) if here else "",
-                held_out_file=str(files.held_out),
-                checkpoint_directory=str(self.cluster.directory / "checkpoint") if together else "",
-                **self._setup("worker", index),
-            )
-
-    def _setup(self, job: str, index: int) -> Message:
-        return server_setup(self.cluster.spec, job, index, self._setting)
+        return {
+            **setup,
+            "model": self._plan.model,
+            "batch_size": self._plan.batch_size,
+            "seed": self._plan.seed,
+            "train_file": str(files.train[index]) if here else "",
+            "held_out_file": str(files.held_out),
+            "checkpoint_directory": str(self.cluster.directory / "checkpoint") if together else "",
+        }
 
     def wait_started(self, watcher: Watcher) -> None:
         """Waits for the tasks and opens their sessions, the chief's first, which initializes."""
@@ -459,7 +454,7 @@ class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
         self._traffic += self._traffic_so_far() - before
         if self._traffic[1] == 0:
             raise TensorwireError(
-                f"no tensor was sent over {self._setting.protocol}: its results are invalid"
+                f"no tensor was sent over {self.protocol}: its results are invalid"
             )
         return [1.0 / steps_per_s]
 
@@ -468,9 +463,6 @@ class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
         timeout_s = _REPLY_TIMEOUT_S + steps * _SLOWEST_STEP_S
         ran = self.ask_all(self._workers, "run", timeout_s, steps=steps)
         return float(sum(each["steps_per_s"] for each in ran))
-
-    def transport(self) -> str | None:
-        return transport_of(self.ask(task, "stats") for task in self.processes)
 
     def result(self, case: Case[None], rounds: Rounds) -> TrainResult:
         """Scores the held-out examples, writes the last checkpoint and ends the tasks."""
@@ -488,9 +480,9 @@ class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
         plan = self._plan
         steps_per_s = 1.0 / statistics.typical_s(rounds)
         return TrainResult(
-            protocol=self._setting.protocol,
-            tensor_fuse=self._setting.tensor_fuse,
-            rewrites=self._setting.rewrites,
+            protocol=self.protocol,
+            tensor_fuse=self.setting.tensor_fuse,
+            rewrites=self.setting.rewrites,
             model=plan.model,
             steps=sum(plan.turns()) * plan.workers,
             steps_per_s=steps_per_s,
@@ -513,7 +505,7 @@ class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
         # Tasks in one network see the same connections.
         networks = {each["network"]: each["grpc_bytes"] for each in of_tasks}
         grpc_bytes = sum(math.nan if each is None else each for each in networks.values())
-        if self._setting.protocol == "grpc":
+        if self.protocol == "grpc":
             return np.array([grpc_bytes, math.nan])
         data_bytes = sum(int(each["rx_bytes"]) + int(each["read_bytes"]) for each in of_tasks)
         tensors = sum(int(s["served_tensors"]) + int(s["pushed_tensors"]) for s in of_tasks)

@@ -21,6 +21,8 @@ class Percentiles:
     """Base of dataclasses with percentiles of one quantity, which are columns side by side."""
 
     unit: ClassVar[str]
+    at: ClassVar[Mapping[str, float]]
+    """The percentile of each field."""
     bar: ClassVar[tuple[str, str, str]]
     """The fields that are the lower end of the line, the bar, and the upper end of the line."""
     caption: ClassVar[str]
@@ -31,6 +33,7 @@ class StepMs(Percentiles):
     """Percentiles of the step time, in milliseconds, over every measured step."""
 
     unit = "ms"
+    at: ClassVar = {"p50": 50, "p90": 90, "min": 0}
     bar = ("min", "p50", "p90")
     caption = "Median, and a line from the fastest to the 90th percentile; shorter is better."
 
@@ -44,6 +47,7 @@ class LatencyUs(Percentiles):
     """Percentiles of the request time, in microseconds, over every measured request."""
 
     unit = "us"
+    at: ClassVar = {"p50": 50, "p99": 99}
     bar = ("p50", "p50", "p99")
     caption = "Median, and a line to the 99th percentile; microseconds, shorter is better."
 

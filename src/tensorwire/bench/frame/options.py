@@ -26,9 +26,8 @@ from tensorwire.bench.lab import LabSettings
 from tensorwire.bench.lab.settings import EXAMPLE
 from tensorwire.bench.lab.settings import parse as parse_lab
 from tensorwire.cli.click_extensions import SectionedCommand, options_of, refuse_unused, takes
-from tensorwire.cli.options import Output
-from tensorwire.cli.termination import end_in_order
-from tensorwire.cli.two_ends import SERVER, TwoEnds, two_ends_options
+from tensorwire.cli.main import end_in_order
+from tensorwire.cli.options import SERVER, Output, TwoEnds, two_ends_options
 from tensorwire.cluster import ClusterSpec
 from tensorwire.errors import UsageError
 from tensorwire.options import option

@@ -213,6 +213,11 @@ class Record(Generic[Result_co]):
     """The settings of the lab; None outside a lab."""
     time: str = field(default_factory=_now)
     """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty if it was not recorded."""
+    records: Sequence[Record[Any]] = ()
+    """Of a call that runs several commands (`bench all`): the record of each."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Why one of them has no record, by its name."""
+    notes: Sequence[str] = ()
 
     @property
     def kind(self) -> type[Result]:
@@ -241,6 +246,10 @@ class Record(Generic[Result_co]):
             document["transports"] = dict(self.transports)
         if self.lab is not None:
             document["lab"] = dict(self.lab)
+        if self.records or self.failures:
+            document["records"] = [record.document() for record in self.records]
+            document["failures"] = dict(self.failures)
+            document["notes"] = list(self.notes)
         return document
 
     def to_json(self) -> str:
@@ -257,7 +266,7 @@ class Record(Generic[Result_co]):
         try:
             document = json.loads(text)
         except ValueError as error:
-            raise not_a_record(error) from error
+            raise _not_a_record(error) from error
         return Record.from_document(document)
 
     @staticmethod
@@ -280,12 +289,13 @@ class Record(Generic[Result_co]):
             # What has always been written must be there; the rest has a default.
             always = {name: document[name] for name in ("version", "host", "tensorflow")}
             fields = {"time": "", **document, **always, "ratios": ratios}
+            parts = [Record.from_document(each) for each in fields.pop("records", ())]
             record: Record[Result] = from_document(
                 kind, {**fields, "baselines": document.get("ceilings", {})}
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise not_a_record(error) from error
-        return record
+            raise _not_a_record(error) from error
+        return dataclasses.replace(record, records=parts) if parts else record
 
     def write(self, path: Path) -> None:
         """Writes the JSON to `path` atomically.
@@ -296,6 +306,5 @@ class Record(Generic[Result_co]):
         write_whole(path, self.to_json())
 
 
-def not_a_record(error: Exception) -> TensorwireError:
-    """The error for a text that is not a record, because of `error`."""
+def _not_a_record(error: Exception) -> TensorwireError:
     return TensorwireError(f"this is no record of a benchmark: {error!r}")

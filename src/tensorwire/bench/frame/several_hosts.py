@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import platform
@@ -39,7 +38,8 @@ from tensorwire.bench.frame.tasks import Watcher, host_argv
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab import Host, LocalCluster, TaskProcess
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cli.two_ends import CLIENT, SERVER, TwoEnds
+from tensorwire.bench.lab.ports import listen
+from tensorwire.cli.options import CLIENT, SERVER, TwoEnds
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
 
@@ -247,39 +247,6 @@ def _accepted(server: socket.socket, me: Hello) -> Peer:
     return Peer(stream, f"{host}:{port}", me, is_server=True)
 
 
-@contextlib.contextmanager
-def listening(address: str) -> Iterator[socket.socket]:
-    """Listens at `address`, or on every address of this host if it names none (":12222").
-
-    An address that this host does not have itself (NAT) also stands for all of them.
-    """
-    host, _, port_text = address.rpartition(":")
-    port = int(port_text)
-    try:
-        server = _server(host.strip("[]"), port)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise TensorwireError(
-                f"port {port} is in use on this host: end what listens there, or take another port"
-            ) from error
-        raise TensorwireError(f"cannot listen at {address}: {error}") from error
-    with server:
-        yield server
-
-
-def _server(host: str, port: int) -> socket.socket:
-    if host:
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            return socket.create_server((host, port), family=family)
-        except OSError as error:
-            if isinstance(error, socket.gaierror) or error.errno != errno.EADDRNOTAVAIL:
-                raise
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
-
-
 def installed_tensorflow() -> str | None:
     """The version of the installed TensorFlow, without importing it; None if there is none."""
     for name in ("tensorflow", "tensorflow-cpu", "tensorflow_cpu", "tf-nightly"):
@@ -465,7 +432,7 @@ def serve(role: HostRole, watcher: Watcher) -> None:
             failed.
     """
     expected = role.leader
-    with contextlib.ExitStack() as stack, listening(role.address) as server:
+    with contextlib.ExitStack() as stack, listen(role.address) as server:
         watcher.activity(f"waiting for the {expected}")
         deadline = time.monotonic() + role.peer_timeout_s
         leader = stack.enter_context(accept_peer(server, role.hello, expected, deadline))

@@ -8,45 +8,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tensorwire.bench.frame.columns import LatencyUs, StepMs
+from tensorwire.bench.frame.columns import Percentiles, StepMs
 from tensorwire.bench.frame.record import Noise, Ratio
 from tensorwire.bench.frame.variants import PAIRS
 
 Rounds = Sequence[Sequence[float]]
+SomePercentiles = TypeVar("SomePercentiles", bound=Percentiles)
 
 CONFIDENCE = 0.95
 _RESAMPLES = 5000
 
 
-def step_ms(rounds: Rounds) -> StepMs:
-    """Percentiles over all steps of all rounds, in milliseconds.
+def percentiles(
+    kind: type[SomePercentiles], rounds: Sequence[npt.ArrayLike], factor: float = 1.0
+) -> SomePercentiles:
+    """The percentiles that `kind` has, over all times of all rounds, each `factor` times.
 
     Raises:
-        ValueError: there is no step.
+        ValueError: there is no time.
     """
-    steps = np.concatenate([np.asarray(times, dtype=np.float64) for times in rounds]) * 1e3
-    if not steps.size:
-        raise ValueError("no step was measured")
-    p50, p90 = np.percentile(steps, [50, 90])
-    return StepMs(p50=float(p50), p90=float(p90), min=float(steps.min()))
-
-
-def latency_us(rounds: Sequence[npt.ArrayLike]) -> LatencyUs:
-    """Percentiles over all requests of all rounds, in microseconds.
-
-    Raises:
-        ValueError: there is no request.
-    """
-    times = np.concatenate([np.asarray(times) for times in rounds])
+    times = np.concatenate([np.asarray(each, dtype=np.float64) for each in rounds]) * factor
     if not times.size:
-        raise ValueError("no request was measured")
-    p50, p99 = np.percentile(times, [50, 99])
-    return LatencyUs(p50=float(p50), p99=float(p99))
+        raise ValueError("nothing was measured")
+    return kind(**{name: float(np.percentile(times, at)) for name, at in kind.at.items()})
+
+
+def step_ms(rounds: Rounds) -> StepMs:
+    """Percentiles of all steps of all rounds, whose times are in seconds."""
+    return percentiles(StepMs, rounds, 1e3)
 
 
 def typical_s(rounds: Rounds) -> float:

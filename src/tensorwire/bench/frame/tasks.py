@@ -26,6 +26,12 @@ _OUR_LINES = "tensorwire: "
 REQUEST_TIMEOUT_S = 120.0
 
 
+def request(method: Method) -> Method:
+    """Marks a method of a HostedTask that its starter may call."""
+    method.is_request = True  # type: ignore[attr-defined]
+    return method
+
+
 class HostedTask:
     """A task process that answers requests of the process that started it.
 
@@ -38,11 +44,10 @@ class HostedTask:
         """The answer to the first message."""
         return {}
 
-
-def request(method: Method) -> Method:
-    """Marks a method of a HostedTask that its starter may call."""
-    method.is_request = True  # type: ignore[attr-defined]
-    return method
+    @request
+    def cpu(self) -> Message:
+        """CPU seconds and threads of this process."""
+        return {"cpu_s": used_cpu_s(), "threads": thread_count()}
 
 
 def used_cpu_s() -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tensorwire.bench.lab import cleanup_process
 from tensorwire.errors import TensorwireError
+from tensorwire.metrics.collect import cpu_groups
 
 _PERIOD_US = 100_000
 _PREFIX = "tensorwire-lab-"
@@ -91,24 +92,16 @@ def sweep() -> list[Path]:
 
 def _parents() -> list[Path]:
     """The group in which groups with the CPU controller can be made; empty if there is none."""
-    own: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            own.update(dict.fromkeys(controllers.split(","), path))
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, mount, kind, options = line.split()[:4]
-        if kind == "cgroup" and "cpu" in options.split(",") and "cpu" in own:
-            return [Path(mount + own["cpu"])]
-        if kind == "cgroup2" and "" in own:
-            # A group that contains processes cannot have children with controllers (cgroup 2), so
-            # its parents are tried, too.
-            group = Path(mount + own[""])
-            return [
-                each
-                for each in (group, *group.parents)
-                if each.is_relative_to(mount) and "cpu" in _delegated(each)
-            ][:1]
+    for group, mount, version in cpu_groups():
+        if version == 1:
+            return [group]
+        # A group that contains processes cannot have children with controllers (cgroup 2), so its
+        # parents are tried, too.
+        return [
+            each
+            for each in (group, *group.parents)
+            if each.is_relative_to(mount) and "cpu" in _delegated(each)
+        ][:1]
     return []
 
 

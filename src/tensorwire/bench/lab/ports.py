@@ -1,11 +1,12 @@
-"""Ports for the tasks of a cluster on this machine."""
+"""Ports of this machine: for the tasks of a cluster, and who listens."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from tensorwire.errors import TensorwireError
 # With data_port's rule, both ports are below Linux's default range of ephemeral ports (from 32768),
 # where an outgoing connection could take a port between the check and its use.
 _CANDIDATES: Sequence[int] = range(5000, 12768)
-_LISTENING = "0A"  # in /proc/net/tcp
+# States in /proc/net/tcp.
+ESTABLISHED, CLOSE_WAIT, _LISTENING = "01", "08", "0A"
 
 
 def _is_free(port: int) -> bool:
@@ -30,14 +32,49 @@ def _is_free(port: int) -> bool:
 
 def listening_ports(pid: int) -> set[int]:
     """The TCP ports on which any process listens in the network namespace of process `pid`."""
-    ports = set()
+    return {local for local, _, state in tcp_sockets(pid) if state == _LISTENING}
+
+
+def tcp_sockets(pid: int) -> Iterator[tuple[int, int, str]]:
+    """Local port, remote port and state of each TCP socket in the network of process `pid`."""
     for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # no IPv6, or the process has ended
             for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-                _, local, _, state = line.split()[:4]
-                if state == _LISTENING:
-                    ports.add(int(local.rpartition(":")[2], 16))
-    return ports
+                _, local, remote, state = line.split()[:4]
+                yield int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16), state
+
+
+def listen(address: str) -> socket.socket:
+    """Listens at `address`, or on every address of this host if it names none (":12222").
+
+    An address that this host does not have itself (NAT) also stands for all of them.
+
+    Raises:
+        TensorwireError: another process listens there, or the host of the address is unknown.
+    """
+    host, _, port_text = address.rpartition(":")
+    port = int(port_text)
+    try:
+        return _server(host.strip("[]"), port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise TensorwireError(
+                f"port {port} is in use on this host: end what listens there, or take another port"
+            ) from error
+        raise TensorwireError(f"cannot listen at {address}: {error}") from error
+
+
+def _server(host: str, port: int) -> socket.socket:
+    if host:
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((host, port), family=family)
+        except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno != errno.EADDRNOTAVAIL:
+                raise
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from dataclasses import dataclass
@@ -133,31 +132,15 @@ def parse(text: str) -> LabSettings:
         raise UsageError(f"--lab: the number of hosts is missing, as in {EXAMPLE}")
     if not re.fullmatch(r"\d{1,4}", given["hosts"]):
         raise UsageError(f"--lab: hosts must be a number, not {given['hosts']!r}")
-    settings = HostSettings()
-    if "rate" in given:
-        rate = _understood("--lab: rate=", given["rate"], parse_rate(given["rate"]), RATE_EXAMPLE)
-        settings = dataclasses.replace(settings, rate_bits_per_s=rate)
-    if "delay" in given:
-        number = parse_quantity(given["delay"], _DELAY_UNITS)
-        delay = _understood("--lab: delay=", given["delay"], number, "50us or 2ms")
-        settings = dataclasses.replace(settings, delay_s=delay)
-    if "cpus" in given:
-        number = parse_quantity(given["cpus"], {"": "1"})
-        cpus = _understood("--lab: cpus=", given["cpus"], number, "1 or 0.5")
-        settings = dataclasses.replace(settings, cpus=cpus)
-    return LabSettings.alike(int(given["hosts"]), settings)
-
-
-def parse_link(option: str, text: str) -> LinkSettings:
-    """A link with a rate such as "10gbit".
-
-    Raises:
-        UsageError: `text` is not a rate, or an impossible one; the message names the option.
-    """
-    return LinkSettings(_understood(f"{option} ", text, parse_rate(text), RATE_EXAMPLE))
-
-
-def _understood(name: str, text: str, value: float | None, example: str) -> float:
-    if value is None:
-        raise UsageError(f"{name}{text} is not understood: write it as {example}")
-    return value
+    fields: dict[str, Any] = {}
+    for name, field, read, example in (
+        ("rate", "rate_bits_per_s", parse_rate, RATE_EXAMPLE),
+        ("delay", "delay_s", lambda said: parse_quantity(said, _DELAY_UNITS), "50us or 2ms"),
+        ("cpus", "cpus", lambda said: parse_quantity(said, {"": "1"}), "1 or 0.5"),
+    ):
+        if (said := given.get(name)) is None:
+            continue
+        if (number := read(said)) is None:
+            raise UsageError(f"--lab: {name}={said} is not understood: write it as {example}")
+        fields[field] = number
+    return LabSettings.alike(int(given["hosts"]), HostSettings(**fields))

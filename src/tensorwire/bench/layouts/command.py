@@ -143,7 +143,7 @@ def compare(
     from tensorwire.bench.frame import showing
     from tensorwire.bench.layouts import layout_comparison
     from tensorwire.bench.layouts.job_runner import JobRunner
-    from tensorwire.cli.termination import end_in_order
+    from tensorwire.cli.main import end_in_order
     from tensorwire.k8s.connection import Connection
     from tensorwire.report.progress import ProgressDisplay
 

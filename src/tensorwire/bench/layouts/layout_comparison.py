@@ -31,7 +31,6 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import Job
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS, JobCase
 from tensorwire.k8s.spec import CONFIG_FOLDER, Script
-from tensorwire.k8s.state import counts
 from tensorwire.metrics.rates import job_rates
 from tensorwire.metrics.task_metrics import IN, TaskMetrics, short_name
 
@@ -268,12 +267,8 @@ def _steps_per_s(
     if total_steps(job):
         return sum((worker.steps or 0.0) / worker.seconds for worker in job.workers)
     earlier = {each.name: each for each in before}
-    rates = [
-        (counts(now)[0] - counts(earlier[now.name])[0])
-        / ((now.clock_us - earlier[now.name].clock_us) / 1e6)
-        for now in after
-        if is_ps(now.name)
-    ]
+    moved = [now.since(earlier[now.name]) for now in after if is_ps(now.name)]
+    rates = [(each.run_graphs + each.eager_calls) / (each.clock_us / 1e6) for each in moved]
     if not max(rates, default=0.0) > 0:
         raise TensorwireError("no step was completed during the observation: increase --seconds")
     return max(rates)

@@ -68,57 +68,49 @@ class LayoutResult(Result):
 
     @staticmethod
     def section(record: Record[Any]) -> Section:
-        return _section(record)
+        """All layouts in one table, and all tasks in another."""
+        results = record.results
+        first = results[0]
+        rows = [
+            [
+                _name(r, results),
+                str(r.nodes),
+                number(r.steps_per_s),
+                number(r.between_nodes_mb_per_s),
+                number(_sum(r, "ps")),
+                number(_sum(r, "worker", "chief")),
+            ]
+            for r in results
+        ]
+        columns = ["layout", "nodes", "steps/s", "MB/s between nodes", "CPUs, ps", "CPUs, workers"]
+        tables = [
+            Table(f"{_case(first)}, on {first.protocol}", columns, [rows]),
+            _tasks_table(results),
+        ]
+        return Section(
+            f"{_case(first)}: layouts",
+            _headline(record.ratios, results),
+            [
+                Bars(
+                    "Training steps a second, of all workers",
+                    "steps/s",
+                    [Bar(_name(r, results), r.steps_per_s, r.layout) for r in results],
+                )
+            ],
+            tables,
+            [*_scaled(first), *(f"{_name(r, results)}: {_verdict(r.verdicts)}" for r in results)],
+        )
 
     @staticmethod
     def details(record: Record[Any]) -> list[Section]:
-        return details(record)
+        """A section for each layout: the load of its tasks, and the doctor's findings."""
+        return [_detail(each, record.results) for each in record.results]
 
 
 _NOTHING = "the doctor found nothing"
 
 
-def _section(record: Record[LayoutResult]) -> Section:
-    """All layouts in one table, and all tasks in another."""
-    results = record.results
-    first = results[0]
-    rows = [
-        [
-            _name(r, results),
-            str(r.nodes),
-            number(r.steps_per_s),
-            number(r.between_nodes_mb_per_s),
-            number(_sum(r, "ps")),
-            number(_sum(r, "worker", "chief")),
-        ]
-        for r in results
-    ]
-    columns = ["layout", "nodes", "steps/s", "MB/s between nodes", "CPUs, ps", "CPUs, workers"]
-    tables = [
-        Table(f"{_case(first)}, on {first.protocol}", columns, [rows]),
-        tasks_table(results),
-    ]
-    return Section(
-        f"{_case(first)}: layouts",
-        _headline(record.ratios, results),
-        [
-            Bars(
-                "Training steps a second, of all workers",
-                "steps/s",
-                [Bar(_name(r, results), r.steps_per_s, r.layout) for r in results],
-            )
-        ],
-        tables,
-        [*_scaled(first), *(f"{_name(r, results)}: {_verdict(r.verdicts)}" for r in results)],
-    )
-
-
-def details(record: Record[LayoutResult]) -> list[Section]:
-    """A section for each layout: the load of its tasks, and the doctor's findings."""
-    return [_detail(r, record.results) for r in record.results]
-
-
-def tasks_table(results: Sequence[LayoutResult]) -> Table:
+def _tasks_table(results: Sequence[LayoutResult]) -> Table:
     """One row per task."""
     return Table(
         "Resources of each task (MB = 10^6 bytes)",

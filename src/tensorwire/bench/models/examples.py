@@ -32,7 +32,6 @@ class ExampleFiles:
     train: tuple[Path, ...]
     held_out: Path
     train_examples: int
-    held_out_examples: int
 
 
 def write(directory: Path, workers: int, train: Examples, held_out: Examples) -> ExampleFiles:
@@ -52,7 +51,6 @@ def write(directory: Path, workers: int, train: Examples, held_out: Examples) ->
         ),
         held_out=write_one(directory / "held_out.bin", held_out),
         train_examples=len(train.labels),
-        held_out_examples=len(held_out.labels),
     )
 
 

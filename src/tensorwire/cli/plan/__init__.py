@@ -1,5 +1,0 @@
-"""`tensorwire plan`: what a cluster would do."""
-
-from tensorwire.cli.plan.command import plan
-
-__all__ = ["plan"]
