@@ -188,7 +188,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         def look_ahead(held: Any, now: Any) -> Any:
             former, receipt = held
             (element, is_end), index, number = now
-            is_empty = is_end & (receipt[0] == _NOTHING) & (number >= 0)
+            is_empty = is_end & tf.equal(receipt[0], _NOTHING) & (number >= 0)
             told = [
                 _if(is_empty, lambda: without_elements.enqueue([tf.stack([number, -1, 1])])),
                 _if(is_end, lambda: asks.enqueue(True)),
@@ -198,10 +198,13 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             now_held = tf.where(is_end, tf.constant(_NOTHING, tf.int64), number)
             return (element, tf.stack([now_held, index, 0])), (former, last)
 
+        def is_element(_: Any, receipt: Any) -> Any:
+            return tf.not_equal(receipt[0], _NOTHING)
+
         marked = _until_the_end_mark(answer).flat_map(marked_elements)
         nothing = (_any_of(marked.element_spec[0][0]), tf.constant([_NOTHING, 0, 0], tf.int64))
         # No map at the end: TensorFlow would make it parallel, and read ahead for it.
-        return marked.scan(nothing, look_ahead).filter(lambda _, receipt: receipt[0] != _NOTHING)
+        return marked.scan(nothing, look_ahead).filter(is_element)
 
     def input_dataset(self) -> Any:
         """A ``tf.data.Dataset`` of items: strings of shape []."""
