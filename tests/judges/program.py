@@ -147,27 +147,29 @@ def _tests(suite: unittest.TestSuite) -> list[str]:
 
 
 def _list_tests(into: str) -> None:
-    # Its name is not __main__ here, or its main block would run.
-    globals()["__name__"] = "listed"
-    sys.modules["listed"] = sys.modules["__main__"]
-    exec(CODE, globals())
-    names = _tests(unittest.defaultTestLoader.loadTestsFromModule(sys.modules["listed"]))
+    names = _tests(unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"]))
     Path(into).write_text(json.dumps([name for name in names if ".test_session" not in name]))
+
+
+def _is_main_block(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
+def _execute(statements: list[ast.stmt]) -> None:
+    module = ast.fix_missing_locations(ast.Module(statements, []))
+    exec(compile(module, str(TEST_FILE), "exec", dont_inherit=True), globals())
 
 
 _patch_tensorflow()
 if os.environ.get("TENSORWIRE_TESTS_GRAPHS"):
     tf.compat.v1.disable_eager_execution()
 _alias_xla()
-CODE = compile(
-    ast.fix_missing_locations(_OnProtocol().visit(ast.parse(TEST_FILE.read_text()))),
-    str(TEST_FILE),
-    "exec",
-    dont_inherit=True,
-)
-if sys.argv[1:2] == ["--list"]:
-    _list_tests(sys.argv[2])
-else:
-    if __name__ == "__main__":
+_STATEMENTS = _OnProtocol().visit(ast.parse(TEST_FILE.read_text())).body
+_execute([node for node in _STATEMENTS if not _is_main_block(node)])
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--list"]:
+        _list_tests(sys.argv[2])
+    else:
+        # Tasks find the tests in the main module.
         _start_server()
-    exec(CODE, globals())
+        _execute([node for node in _STATEMENTS if _is_main_block(node)])

@@ -294,6 +294,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     protocols = options.protocols.split(",")
     wanted = options.suites.split(",") if options.suites else [suite.name for suite in SUITES]
     installed = {
@@ -327,6 +329,8 @@ def main() -> int:
                 mine = [result for one in running for result in one.result()]
                 results += mine
                 rows.append(summarise(suite, version, mine))
+                if options.record is not None:
+                    keep(options.record, rows)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(RUNNING):

@@ -90,7 +90,9 @@ SUITES = [
     ),
     *_of("client", "session_clusterspec_prop_test", "session_list_devices_test", graphs=True),
     *_of("client", "session_partial_run_test", tests="Dist", graphs=True),
-    *_of("eager", "remote_test", "remote_cluster_test", "remote_execution_test"),
+    *_of("eager", "remote_test", "remote_execution_test"),
+    # Each of its tests leaves a thousand threads of servers behind.
+    *_of("eager", "remote_cluster_test", alone=True),
     *_of("distribute", "parameter_server_strategy_test"),
     *_of("distribute", "parameter_server_strategy_v2_test", "distributed_table_test"),
     *_of("distribute/coordinator", "cluster_coordinator_test", "metric_utils_test"),
