@@ -53,8 +53,14 @@ class _OnProtocol(ast.NodeTransformer):
             return ast.copy_location(replaced, node)
         return node
 
+    # A wheel of tf-keras has the repository's folder tf_keras as tf_keras/src.
+    def visit_Import(self, node: ast.Import) -> ast.Import:
+        for each in node.names:
+            if each.name == "tf_keras":
+                each.name = "tf_keras.src"
+        return node
+
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
-        # The wheel has the repository's folder tf_keras as tf_keras/src.
         root, dot, rest = (node.module or "").partition(".")
         if root == "tf_keras" and not node.level:
             node.module = f"tf_keras.src{dot}{rest}"
