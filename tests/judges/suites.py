@@ -146,4 +146,4 @@ def find(suite: Suite, sources: Path | None, installed: dict[str, str]) -> Path:
             if not file.is_file():
                 raise Absent(f"{project.name} {_minor(have)} has no such file")
             return file
-    raise Absent(f"{missing} in {sources}")
+    raise Absent(f"{missing} in SOURCES")

@@ -41,10 +41,10 @@ def test_what_cannot_be_had_says_why(tmp_path: Path) -> None:
     estimator = Suite("c_test", "c_test.py", (ESTIMATOR,))
     installed = {"tf-keras": "2.21.0", "tensorflow-cpu": "2.21.0"}
     for suite, sources, have, why in (
-        (KERAS, tmp_path, {"tf-keras": "2.15.0"}, "no checkout of tf-keras 2.15 in"),
+        (KERAS, tmp_path, {"tf-keras": "2.15.0"}, "no checkout of tf-keras 2.15 in SOURCES"),
         (KERAS, tmp_path, installed, "tf-keras 2.21 has no such file"),
         (tensorflow, None, installed, "no checkout of tensorflow 2.21: SOURCES is not given"),
-        (tensorflow, tmp_path, installed, "no checkout of tensorflow 2.21 in"),
+        (tensorflow, tmp_path, installed, "no checkout of tensorflow 2.21 in SOURCES"),
         (estimator, tmp_path, installed, "estimator is not installed"),
     ):
         with pytest.raises(Absent, match=why):
