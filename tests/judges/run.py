@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -55,9 +56,6 @@ class Result:
     seconds: float
 
 
-RUNNING: set[Process] = set()
-
-
 def kill(process: Process) -> None:
     """Kills a process and its tasks, which are in its process group; a failed test leaves some."""
     with contextlib.suppress(ProcessLookupError):
@@ -65,14 +63,29 @@ def kill(process: Process) -> None:
     process.wait()
 
 
+class Interrupted(Exception):
+    """The run is over."""
+
+
 class Runner:
     """Starts processes with tests, in folders of their own."""
 
     def __init__(self, folder: Path, zygotes: Zygotes) -> None:
         self._folder = folder
+        self._lock = threading.Lock()
+        self._running: set[Process] = set()
+        self._over = False
         self._zygotes = zygotes
         self._program = folder / "suite"
         shutil.copyfile(PROGRAM, self._program)
+
+    def stop(self) -> None:
+        """Kills what runs; nothing is started any more."""
+        with self._lock:
+            self._over = True
+            for process in self._running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def tests_of(self, suite: Suite, file: Path) -> list[str]:
         """The names of a suite's tests, as Class.test."""
@@ -124,7 +137,9 @@ class Runner:
     ) -> tuple[str, str]:
         """Runs the program; returns how it ended and its last lines."""
         log = folder / "suite.log"
-        with log.open("wb") as output:
+        with self._lock, log.open("wb") as output:
+            if self._over:
+                raise Interrupted
             process = self._zygotes.start(
                 [sys.executable, str(self._program), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -140,7 +155,7 @@ class Runner:
                 },
                 cwd=folder,
             )
-        RUNNING.add(process)
+            self._running.add(process)
         try:
             ended = f"ended with status {process.wait(timeout_s)}"
         except subprocess.TimeoutExpired:
@@ -150,7 +165,8 @@ class Runner:
                 process.wait(10)
         finally:
             kill(process)
-            RUNNING.discard(process)
+            with self._lock:
+                self._running.discard(process)
         return ended, "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
 
 
@@ -333,8 +349,7 @@ def main() -> int:
                     keep(options.record, rows)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(RUNNING):
-                kill(process)
+            runner.stop()
             raise
     if len(protocols) > 1:
         print(f"\nthe greatest differences:\n{slower(results, protocols)}")
