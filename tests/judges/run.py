@@ -235,8 +235,6 @@ def worse(results: Iterable[Result]) -> list[str]:
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
     """A row of the record as a row of the table."""
-    if "absent" in row:
-        return (row["suite"], row["tensorflow"], f"not run: {row['absent']}", "", "", "")
 
     def passed(of: dict[str, Any]) -> str:
         skipped = f", {of['skipped']} skipped" if of["skipped"] else ""
@@ -250,9 +248,19 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows of a record as a Markdown table."""
-    lines = [HEAD, tuple("---" for _ in HEAD), *map(cells, rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    """The rows of a record as a Markdown table, and a list of what was not run."""
+    ran = [cells(row) for row in rows if "absent" not in row]
+    lines = [HEAD, tuple("---" for _ in HEAD), *ran]
+    told = ["| " + " | ".join(line) + " |" for line in lines]
+    absent: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if "absent" in row:
+            absent.setdefault((row["tensorflow"], row["absent"]), []).append(row["suite"])
+    told += [
+        f"\nNot run on {version} ({why}): {', '.join(suites)}."
+        for (version, why), suites in absent.items()
+    ]
+    return "\n".join(told)
 
 
 def slower(results: list[Result], protocols: list[str]) -> str:
