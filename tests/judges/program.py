@@ -148,7 +148,8 @@ def _tests(suite: unittest.TestSuite) -> list[str]:
         if isinstance(each, unittest.TestSuite):
             names += _tests(each)
         else:
-            names.append(each.id().removeprefix(f"{__name__}."))
+            # One with parameters has them after its name.
+            names.append(each.id().removeprefix(f"{__name__}.").partition(" ")[0])
     return names
 
 
