@@ -43,7 +43,7 @@ COVERAGE_TOOLS := coverage gcovr
 # The last two test pages in the system's Chromium.
 SITE_TOOLS := sphinx myst-parser furo sphinx-click sphinx-copybutton playwright axe-playwright-python
 
-SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
+BUILT_FROM := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
 PY_SOURCES := src tests examples $(wildcard docs/*.py docs/*/*.py) $(shell grep -lsE '^\#!/usr/bin/env python3' .ci/* benchmarks/*)
 CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
 # Tests also write a JUnit file, from which .ci/run-stages makes its summary.
@@ -181,7 +181,7 @@ integration-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0
 integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it is found
 	@$(call on_old,TENSORWIRE_TESTS=compatibility .venv/old/bin/python $(pytest) tests/integration)
 
-FAULT_TOLERANCE := tests/fault_tolerance/run.py --at-once 3
+FAULT_TOLERANCE := tests/judges/run.py --suites fault_tolerance_test_base --at-once 3
 .PHONY: fault-tolerance-2.21.0
 fault-tolerance-2.21.0: .venv/new.complete ## TensorFlow's own tests of ClusterCoordinator's fault tolerance, on grpc++
 	@.venv/new/bin/tensorwire build >/dev/null && .venv/new/bin/python $(FAULT_TOLERANCE)
@@ -189,6 +189,15 @@ fault-tolerance-2.21.0: .venv/new.complete ## TensorFlow's own tests of ClusterC
 .PHONY: fault-tolerance-2.15.1
 fault-tolerance-2.15.1: ## the same on TensorFlow 2.15.1
 	@$(call on_old,.venv/old/bin/tensorwire build >/dev/null && .venv/old/bin/python $(FAULT_TOLERANCE))
+
+# Not of `make test-all`: half an hour, and most suites are only in their projects' repositories.
+JUDGES = tests/judges/run.py --protocols grpc,grpc++ $(if $(SOURCES),--sources $(SOURCES)) $(if $(RECORD),--record $(RECORD))
+.PHONY: judges judges-2.15.1
+judges: .venv/new.complete ## others' test suites, on gRPC and grpc++ (SOURCES=DIR: checkouts of their projects; RECORD=file.json keeps the results)
+	@.venv/new/bin/tensorwire build >/dev/null && .venv/new/bin/python $(JUDGES)
+judges-2.15.1: ## the same on TensorFlow 2.15.1
+	@$(call on_old,.ci/make-venv .venv/old - --no-deps tf-keras==2.15.0 && \
+	  .venv/old/bin/tensorwire build >/dev/null && .venv/old/bin/python $(JUDGES))
 
 # Where no Python for the old TensorFlow is found, the stage is skipped.
 define on_old
@@ -289,7 +298,7 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 
 # With the environment's own build tools (no isolation), so that a second build compiles only what
 # changed. All environments and the native tests share that build, so one at a time.
-.venv/%.installed: .venv/%.ready $(SOURCES)
+.venv/%.installed: .venv/%.ready $(BUILT_FROM)
 	@echo "make: installing tensorwire into .venv/$*"
 	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/$*/bin:$$PATH" \
 	  flock build/.installing .venv/$*/bin/python -m pip install --quiet --disable-pip-version-check \

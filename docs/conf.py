@@ -42,7 +42,7 @@ html_show_copyright = False
 
 _CONTENTS = {
     "Getting started": [
-        "tutorials/first-job", "getting-started", "pages", "versions", "troubleshooting",
+        "tutorials/first-job", "getting-started", "pages", "versions", "judges", "troubleshooting",
     ],
     "Guides": [
         "tutorials/switch", "from-deeprec", "from-tfjob", "tutorials/hot-ps",

@@ -55,6 +55,7 @@ READ_LATER = frozenset(
         "PS_ENABLE_POLLING",
         "TF_CONFIG",
         "TF_NUM_INTRAOP_THREADS",
+        "TEST_FILE",
         "TMPDIR",
         "WORKER_DISABLE_PIN_CORES",
         "WORKER_ENABLE_POLLING",

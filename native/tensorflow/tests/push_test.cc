@@ -50,8 +50,8 @@ std::unique_ptr<wire::Engine> StartEngine() {
 using Alive = std::shared_ptr<const int>;
 
 PushSteps::StepPtr Begin(PushSteps* steps, int64_t step_id, const Alive& alive,
-                         uint64_t scope = kScope) {
-  return steps->Begin(step_id, scope, [&alive] { return std::weak_ptr<const void>(alive); });
+                         uint64_t scope = kScope, const Alive& peers = nullptr) {
+  return steps->Begin(step_id, scope, [&alive] { return std::weak_ptr<const void>(alive); }, peers);
 }
 
 // Answers each request with the result of StandingOrders::Ask.
@@ -98,8 +98,8 @@ struct Producer {
   ~Producer() { engine->Stop(); }
 
   PushSteps& steps() { return answers->steps; }
-  PushSteps::StepPtr Begin(int64_t step_id, uint64_t scope = kScope) {
-    return plugin::Begin(&steps(), step_id, answers->alive, scope);
+  PushSteps::StepPtr Begin(int64_t step_id, uint64_t scope = kScope, const Alive& peers = nullptr) {
+    return plugin::Begin(&steps(), step_id, answers->alive, scope, peers);
   }
   bool Push(int64_t step_id, uint64_t scope = kScope, int64_t elements = 4) {
     Tensor tensor(tensorflow::DT_FLOAT, {elements});
@@ -599,6 +599,24 @@ TEST(who_waits_for_a_step_that_fails_at_the_producer_asks) {
   CHECK(consumer.waiter->asks.Wait());
   // Also if it begins here later.
   CHECK(consumer.Expect(3, &here) == Expected::kAsk);
+}
+
+// A TF2 context has replaced a task, which lives on: its orders must get no tensor of another's.
+TEST(orders_end_when_the_session_is_given_another_worker_cache) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  const auto former = std::make_shared<const int>(1);
+  const auto latter = std::make_shared<const int>(2);
+  consumer.Ask(1);
+  producer.Begin(1, kScope, former);
+  Pushed here;
+  CHECK(consumer.Expect(2, &here) == Expected::kWait);
+  const auto step = producer.Begin(2, kScope, latter);
+  CHECK(!StandingOrders::Reserve(step.get(), kKey));
+  CHECK(consumer.waiter->asks.Wait());
+  CHECK(consumer.Ask(2).what() == Asked::kInRendezvous);
+  const auto next = producer.Begin(3, kScope, latter);
+  CHECK(static_cast<bool>(StandingOrders::Reserve(next.get(), kKey)));
 }
 
 TEST(nothing_is_pushed_outside_of_steps) {

@@ -27,7 +27,8 @@ wire::Message Declined(int64_t step_id) {
 }
 
 PushSteps::StepPtr PushSteps::Begin(int64_t step_id, uint64_t scope,
-                                    const std::function<std::weak_ptr<const void>()>& find_alive) {
+                                    const std::function<std::weak_ptr<const void>()>& find_alive,
+                                    const std::weak_ptr<const void>& peers) {
   bool is_known = false;
   {
     std::lock_guard lock(mutex_);
@@ -39,15 +40,36 @@ PushSteps::StepPtr PushSteps::Begin(int64_t step_id, uint64_t scope,
     alive = find_alive();
     Sweep();
   }
-  std::lock_guard lock(mutex_);
-  const SessionPtr session = SessionLocked(scope);
-  if (!is_known) {
-    session->is_known = !alive.expired();
-    session->alive = std::move(alive);
+  std::unordered_map<uint64_t, PushSession::Consumer> former;
+  uint64_t event = 0;
+  StepPtr step;
+  {
+    std::lock_guard lock(mutex_);
+    const SessionPtr session = SessionLocked(scope);
+    const bool is_same = !session->peers.owner_before(peers) && !peers.owner_before(session->peers);
+    if (session->is_known && !is_same) {
+      former = session->consumers;
+      event = ++events_;
+      for (const auto& [connection_id, consumer] : former) {
+        DropOrdersLocked(session.get(), connection_id);
+        auto& ordered = ordered_by_[connection_id];
+        ordered.erase(std::remove_if(ordered.begin(), ordered.end(),
+                                     [&](const auto& weak) { return weak.lock() == session; }),
+                      ordered.end());
+      }
+    }
+    session->peers = peers;
+    if (!is_known) {
+      session->is_known = !alive.expired();
+      session->alive = std::move(alive);
+    }
+    step = StepLocked(step_id, session, /*is_again=*/ended_.Has(step_id));
+    ended_.Remove(step_id);
+    if (step->begun.load(std::memory_order_relaxed) == 0) step->begun.store(++events_);
   }
-  StepPtr step = StepLocked(step_id, session, /*is_again=*/ended_.Has(step_id));
-  ended_.Remove(step_id);
-  if (step->begun.load(std::memory_order_relaxed) == 0) step->begun.store(++events_);
+  for (const auto& [connection_id, consumer] : former) {
+    Revoke(consumer.pusher, AllOrdersOf(consumer.number), event);
+  }
   return step;
 }
 
@@ -163,6 +185,19 @@ PushSteps::Taken PushSteps::Take(int64_t step_id, uint64_t scope, bool is_again,
   return taken;
 }
 
+void PushSteps::DropOrdersLocked(PushSession* session, uint64_t connection_id) {
+  for (const std::string& key : session->consumers[connection_id].keys) {
+    session->orders.Update(
+        key, [&](const std::shared_ptr<const Order>& had) -> std::shared_ptr<const Order> {
+          if (had == nullptr || had->pusher.connection_id() != connection_id) return nullptr;
+          auto lost = std::make_shared<Order>(*had);
+          lost->pusher = wire::Pusher();  // it keeps the connection's descriptor
+          return lost;
+        });
+  }
+  session->consumers.erase(connection_id);
+}
+
 void PushSteps::Forget(uint64_t connection_id) {
   {
     std::lock_guard lock(mutex_);
@@ -171,16 +206,7 @@ void PushSteps::Forget(uint64_t connection_id) {
     for (const auto& weak : at->second) {
       const SessionPtr session = weak.lock();
       if (session == nullptr) continue;
-      for (const std::string& key : session->consumers[connection_id].keys) {
-        session->orders.Update(
-            key, [&](const std::shared_ptr<const Order>& had) -> std::shared_ptr<const Order> {
-              if (had == nullptr || had->pusher.connection_id() != connection_id) return nullptr;
-              auto lost = std::make_shared<Order>(*had);
-              lost->pusher = wire::Pusher();  // it keeps the connection's descriptor
-              return lost;
-            });
-      }
-      session->consumers.erase(connection_id);
+      DropOrdersLocked(session.get(), connection_id);
     }
     ordered_by_.erase(at);
   }

@@ -96,6 +96,7 @@ struct PushSession {
     std::vector<std::string> keys;  // of all
   };
   std::weak_ptr<const void> alive;  // the WorkerSession, if is_known
+  std::weak_ptr<const void> peers;  // its worker cache
   std::vector<std::shared_ptr<SessionPart>> parts;
   std::unordered_map<int64_t, std::shared_ptr<PushStep>> steps;
   std::unordered_map<uint64_t, Consumer> consumers;  // by connection
@@ -117,9 +118,12 @@ class PushSteps {
   using SessionPtr = std::shared_ptr<PushSession>;
 
   // A part of the step runs here, of the session with this scope. `find_alive` finds its
-  // WorkerSession; called if it is not known yet.
+  // WorkerSession; called if it is not known yet. `peers` is the session's worker cache. A TF2
+  // context that replaces a task gives its session another one; then all orders end, because one
+  // may be of the replaced task, which may live on and keep its connection.
   StepPtr Begin(int64_t step_id, uint64_t scope,
-                const std::function<std::weak_ptr<const void>()>& find_alive);
+                const std::function<std::weak_ptr<const void>()>& find_alive,
+                const std::weak_ptr<const void>& peers = {});
   // The step, of which a push has come or is awaited, so that `part` has slots for it. Null if it
   // has ended here.
   StepPtr Touch(int64_t step_id, const SessionPtr& session, std::shared_ptr<SessionPart> part);
@@ -158,6 +162,8 @@ class PushSteps {
   SessionPtr SessionLocked(uint64_t scope);
   StepPtr StepLocked(int64_t step_id, const SessionPtr& session, bool is_again);
   static bool IsGoneLocked(const PushSession& session);
+  // The orders of a connection in the session push no more.
+  static void DropOrdersLocked(PushSession* session, uint64_t connection_id);
   // Tells a consumer that an order has ended at this event.
   static void Revoke(const wire::Pusher& pusher, uint64_t number, uint64_t event);
   // False, and logged once, if there are kMostOrders.

@@ -100,9 +100,13 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
   absl::Status MakeRoute(const ParsedKey& parsed, const Rendezvous::Args& args, Route* out);
   // True if the step's session has this worker cache.
   bool HasCache(const std::weak_ptr<tensorflow::WorkerCacheInterface>& cache) {
-    // Once in a step: a session that is given another cache uses it from the next step on.
-    std::call_once(found_cache_, [this] { cache_ = session()->GetSharedWorkerCache(); });
+    Cache();
     return !cache_.owner_before(cache) && !cache.owner_before(cache_);
+  }
+  // Found once in a step: a session that is given another cache uses it from the next step on.
+  const std::weak_ptr<tensorflow::WorkerCacheInterface>& Cache() {
+    std::call_once(found_cache_, [this] { cache_ = session()->GetSharedWorkerCache(); });
+    return cache_;
   }
 
   // What is known of the step here; null outside of steps, and until a part of the step runs here.
@@ -113,11 +117,14 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
   PushStep* Begin() {
     std::call_once(begin_, [this] {
       const std::string& name = session()->session_name();
-      step_ = plane_->steps()->Begin(step_id_, scope_.load(), [this, &name] {
-        std::shared_ptr<tensorflow::WorkerSession> found;
-        env_->session_mgr->WorkerSessionForSession(name, &found).IgnoreError();
-        return std::weak_ptr<const void>(found);
-      });
+      step_ = plane_->steps()->Begin(
+          step_id_, scope_.load(),
+          [this, &name] {
+            std::shared_ptr<tensorflow::WorkerSession> found;
+            env_->session_mgr->WorkerSessionForSession(name, &found).IgnoreError();
+            return std::weak_ptr<const void>(found);
+          },
+          Cache());
       begun_.store(step_.get(), std::memory_order_release);
     });
     return step_.get();

@@ -110,3 +110,22 @@ def test_sessions_name_the_servers_differently(servers: TensorFlowCluster) -> No
     with Job(servers, "later", {"ps": [1], "worker": [2, 0]}, 0) as later:
         later.initialize()
         assert later.train() == SIZE * STEPS
+
+
+def test_numbers_of_tasks_may_have_gaps(servers: TensorFlowCluster) -> None:
+    cluster = cluster_pb2.ClusterDef()
+    addresses = servers.spec["local"]
+    cluster.job.add(name="ps", tasks={2: addresses[0]})
+    cluster.job.add(name="worker", tasks={1: addresses[1], 7: addresses[2]})
+    config = session_config()
+    config.cluster_def.CopyFrom(cluster)
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:ps/task:2"):
+            weights = tf1.get_variable("gaps", [SIZE], initializer=tf1.zeros_initializer())
+        with tf.device("/job:worker/task:7"):
+            update = tf1.assign_add(weights, tf.ones([SIZE]) + 0.0 * weights)
+        with tf1.Session(servers.target("local:1"), graph, config) as session:
+            session.run(weights.initializer)
+            for _ in range(STEPS):
+                session.run(update.op)
+            assert session.run(weights).tolist() == [STEPS] * SIZE

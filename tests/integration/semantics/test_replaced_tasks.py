@@ -1,11 +1,15 @@
-"""A worker that is replaced by another process while it still runs and is connected."""
+"""A task that is replaced by another process while it still runs and is connected."""
 
 from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-from .support import TensorFlowCluster, session_config, tf1
+from .support import TensorFlowCluster, results_of, session_config, tf1
 
 pytestmark = pytest.mark.timeout(180, func_only=True)
 
@@ -44,3 +48,18 @@ def test_a_worker_that_replaces_another_trains_beside_it(protocol: str) -> None:
             with tf1.Session(cluster.target("worker:1"), graph, config) as replacement:
                 for _ in range(STEPS):
                     assert replacement.run(step).tolist() == [1.0] * 4
+
+
+def test_functions_run_on_servers_that_replace_others_in_one_context(
+    plugin: None, protocol: str
+) -> None:
+    with TensorFlowCluster(protocol, {"local": 4}) as cluster:
+        cluster.ready(
+            *[
+                cluster.begin("local", index, spec={"local": [address]}, serves=0)
+                for index, address in enumerate(cluster.spec["local"])
+            ]
+        )
+        told = json.dumps({"protocol": protocol, "servers": cluster.spec["local"]})
+        script = Path(__file__).with_name("replaced_servers_script.py")
+        assert results_of([sys.executable, str(script), told]) == [8.0] * 18

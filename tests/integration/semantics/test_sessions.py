@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from .support import TensorFlowCluster, outcome, tf1
+from .support import TensorFlowCluster, outcome, session_config, tf1
 
 pytestmark = [pytest.mark.core, pytest.mark.timeout(120, method="thread", func_only=True)]
 
@@ -410,6 +410,31 @@ def test_a_reset_of_one_container_leaves_the_others(cluster: TensorFlowCluster) 
             assert session.run(variables["kept"]) == 1.0
             with pytest.raises(tf.errors.FailedPreconditionError):
                 session.run(variables["gone"])
+
+
+def test_sessions_that_isolate_their_state_share_no_variable(cluster: TensorFlowCluster) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS):
+            variable = tf1.get_variable("isolated", [1000], initializer=tf1.zeros_initializer())
+        with tf.device(W1):
+            update = tf1.assign_add(variable, tf.ones([1000]) + 0.0 * variable)
+        config = session_config()
+        config.isolate_session_state = True
+        with (
+            tf1.Session(cluster.target(), graph, config) as first,
+            tf1.Session(cluster.target(), graph, config) as second,
+            cluster.session(graph) as shared,
+        ):
+            first.run(variable.initializer)
+            for _ in range(3):
+                first.run(update.op)
+            for other in (second, shared):
+                with pytest.raises(tf.errors.FailedPreconditionError):
+                    other.run(variable)
+            second.run(variable.initializer)
+            second.run(update.op)
+            assert first.run(variable).tolist() == [3.0] * 1000
+            assert second.run(variable).tolist() == [1.0] * 1000
 
 
 def test_devices_of_all_tasks_are_listed(cluster: TensorFlowCluster) -> None:
