@@ -186,8 +186,9 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         # Then the next item is taken, while that element is trained on: a slow worker has no other
         # item in stock, which nobody could do at the end.
         def look_ahead(held: Any, now: Any) -> Any:
-            former, receipt = held
+            components, receipt = held  # scan holds no composite tensors
             (element, is_end), index, number = now
+            former = tf.nest.pack_sequence_as(element, components, expand_composites=True)
             is_empty = is_end & tf.equal(receipt[0], _NOTHING) & (number >= 0)
             told = [
                 _if(is_empty, lambda: without_elements.enqueue([tf.stack([number, -1, 1])])),
@@ -196,15 +197,19 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             with tf.control_dependencies(told):
                 last = tf.concat([receipt[:2], [tf.cast(is_end, tf.int64)]], 0)
             now_held = tf.where(is_end, tf.constant(_NOTHING, tf.int64), number)
-            return (element, tf.stack([now_held, index, 0])), (former, last)
+            components = tuple(tf.nest.flatten(element, expand_composites=True))
+            return (components, tf.stack([now_held, index, 0])), (former, last)
 
         def is_element(_: Any, receipt: Any) -> Any:
             return tf.not_equal(receipt[0], _NOTHING)
 
         marked = _until_the_end_mark(answer).flat_map(marked_elements)
-        nothing = (_any_of(marked.element_spec[0][0]), tf.constant([_NOTHING, 0, 0], tf.int64))
-        # No map at the end: TensorFlow would make it parallel, and read ahead for it.
-        return marked.scan(nothing, look_ahead).filter(is_element)
+        none = tf.nest.flatten(_any_of(marked.element_spec[0][0]), expand_composites=True)
+        nothing = (tuple(none), tf.constant([_NOTHING, 0, 0], tf.int64))
+        # Nothing reads ahead: TensorFlow makes a map at the end parallel, and prefetches by itself.
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return marked.scan(nothing, look_ahead).filter(is_element).with_options(options)
 
     def input_dataset(self) -> Any:
         """A ``tf.data.Dataset`` of items: strings of shape []."""
