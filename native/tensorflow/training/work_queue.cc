@@ -54,6 +54,7 @@ enum { kNumber, kIndex, kIsLast, kReceipt };
 
 constexpr int64_t kNobody = 0;
 constexpr int64_t kNoNumber = -1;  // in receipts of items that are another holder's
+constexpr int64_t kNoItem = -2;    // the number where there is no item now
 
 // How long a step that waits for an item sleeps before it looks again.
 constexpr int64_t kFirstSleepUs = 10'000;
@@ -338,7 +339,7 @@ struct Queue {
   }
 };
 
-// Waits while all items that are left are in other holders' work.
+// While all items that are left are in other holders' work, it waits, or outputs kNoItem.
 class TakeOp : public AsyncOpKernel {
  public:
   explicit TakeOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
@@ -353,6 +354,7 @@ class TakeOp : public AsyncOpKernel {
     taker_.timeout_s = timeout_s;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("finishes", &taker_.finishes));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("fills", &taker_.fills));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("waits", &waits_));
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
@@ -368,7 +370,7 @@ class TakeOp : public AsyncOpKernel {
     if (status.ok() && !taken && IsCancelled(ctx)) {
       status = absl::CancelledError("waiting for an item of a work queue was cancelled");
     }
-    if (status.ok() && !taken) {
+    if (status.ok() && !taken && waits_) {
       // Events alone would not do: an item's timeout is none, nor is that a checkpoint was
       // restored.
       tensorflow::Env::Default()->SchedClosureAfter(
@@ -378,7 +380,7 @@ class TakeOp : public AsyncOpKernel {
           });
       return;
     }
-    if (status.ok()) status = Output(ctx, *taken);
+    if (status.ok()) status = Output(ctx, taken.value_or(Taken{kNoItem}));
     if (!status.ok()) ctx->SetStatus(status);
     done();
   }
@@ -389,7 +391,7 @@ class TakeOp : public AsyncOpKernel {
 
   absl::Status Output(OpKernelContext* ctx, const Taken& taken) const {
     const auto epoch = static_cast<uint64_t>(taken.number / items_);
-    int64_t index = taken.number % items_;
+    int64_t index = std::max<int64_t>(taken.number, 0) % items_;
     if (shuffles_) index = Shuffled(index, items_, Mixed(static_cast<uint64_t>(seed_)) ^ epoch);
     int output = 0;
     for (const int64_t value :
@@ -404,6 +406,7 @@ class TakeOp : public AsyncOpKernel {
   int64_t items_ = 0;
   int64_t seed_ = 0;
   bool shuffles_ = false;
+  bool waits_ = true;
   Taker taker_;
 };
 
@@ -490,6 +493,7 @@ REGISTER_OP("TensorwireWorkTake")
     .Attr("timeout_s: float")
     .Attr("finishes: bool")
     .Attr("fills: bool")
+    .Attr("waits: bool")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
       for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Scalar());

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ _v1 = tf.compat.v1
 
 _NO_END = 2**63 - 1
 _NOTHING = -2
-"""Stands for the number of an item where there is no element."""
+"""The number of an item where there is none. kNoItem of the plug-in."""
 _MOST_IN_WORK = 1024
 """Items that are in work at one time. A worker that would take one more waits."""
 _STATE_ATTR = "_tensorwire_work_queue"
@@ -129,11 +130,11 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
 
     def take(self) -> Any:
         """The next item: a string of shape []. The one that was taken before it is done."""
-        return self._text(self._take(self._state.handle, finishes=True)[0])
+        return self._text(self._taken(finishes=True)[0])
 
     def take_item(self) -> WorkItem:
         """The next item, which is done when `done` has its receipt."""
-        index, number, position = self._take(self._state.handle, finishes=False)
+        index, number, position = self._taken(finishes=False)
         receipt = tf.stack([number, tf.constant(-1, tf.int64), tf.constant(1, tf.int64)])
         return WorkItem(self._text(index), position, receipt)
 
@@ -257,6 +258,20 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
 
     # Parts
 
+    def _taken(self, finishes: bool) -> Any:
+        """The (index, number, position) of the next item."""
+        if not tf.executing_eagerly():
+            return self._take(self._state.handle, finishes=finishes, waits=True)
+        # Not on the ps: an eager operation that waits there keeps one of a few threads, which the
+        # functions that it waits for may need.
+        pause_s = 0.01
+        while True:
+            index, number, position = self._take(self._state.handle, finishes=finishes, waits=False)
+            if number.numpy() != _NOTHING:
+                return index, number, position
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.2)
+
     def _text(self, index: Any) -> Any:
         return tf.gather(tf.constant(self._items), index)
 
@@ -266,7 +281,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         asks = tf.queue.FIFOQueue(2**20, [tf.bool], [[]])
         answers = tf.queue.FIFOQueue(1, [tf.int64] * 3, [[]] * 3)
         with tf.control_dependencies([asks.dequeue()]):
-            taken = self._take(self._state.handle, finishes=finishes)
+            taken = self._taken(finishes)
         _run_always(answers, answers.enqueue(taken), asks, answers)
         return asks, answers
 
