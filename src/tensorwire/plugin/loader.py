@@ -15,7 +15,6 @@ from typing import Any
 
 from tensorwire import engine, settings
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.metrics.task_metrics import FUSED, OUT, PeerTraffic
 from tensorwire.plugin import patches as tensorflow_patches
 from tensorwire.plugin import rewrites
 from tensorwire.plugin.build import ensure_built
@@ -129,6 +128,9 @@ _OF_TENSORS = {
 
 def _with_sums(found: dict[str, Any]) -> dict[str, Any]:
     """The plug-in's figures, with each peer's tensors summed over their names, and with totals."""
+    # Here, because every task imports this module, and most never ask.
+    from tensorwire.metrics.task_metrics import FUSED, OUT, PeerTraffic
+
     tensors: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for each in found["tensors"]:
         if each["direction"] == FUSED:
