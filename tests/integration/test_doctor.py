@@ -8,8 +8,7 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics.observed_job import fetch
+from waiting import wait_until
 
 SMALL = tuple(Table(f"table{index}", 10, index % 2) for index in range(4))
 JOB = FaultJob(
@@ -82,16 +82,9 @@ def stalled(reason: str, index: int, expected_ps: int, folder: Path) -> Iterator
             )
             stack.callback(process.kill)
             endpoints.append(f"unix:{socket}")
-        _wait_until(lambda: all(fetch(each).metrics for each in endpoints))
-        _wait_until((folder / "there").exists)
+        wait_until(lambda: all(fetch(each).metrics for each in endpoints), _DEADLINE_S)
+        wait_until((folder / "there").exists, _DEADLINE_S)
         yield endpoints
-
-
-def _wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @pytest.mark.newest
@@ -110,7 +103,7 @@ def test_a_worker_that_takes_no_step_is_said_first_with_what_it_waits_for(
                 and says in " ".join(findings[0].evidence)
             )
 
-        _wait_until(is_said)
+        wait_until(is_said, _DEADLINE_S)
 
 
 @pytest.mark.newest
@@ -119,8 +112,9 @@ def test_the_task_that_a_session_waits_for_is_named_in_the_log_and_by_the_doctor
     tmp_path: Path,
 ) -> None:
     with stalled("no session", 0, 2, tmp_path) as endpoints:
-        _wait_until(
-            lambda: "filters" in diagnose(job_evidence.observe(endpoints, 0.5)).findings[0].change
+        wait_until(
+            lambda: "filters" in diagnose(job_evidence.observe(endpoints, 0.5)).findings[0].change,
+            _DEADLINE_S,
         )
         finding = diagnose(job_evidence.observe(endpoints, 0.5)).findings[0]
         assert finding.evidence == ("worker:0 waits for ps:1, which does not answer.",)

@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tensorwire.bench.lab import cgroups, cleanup_process
+from waiting import wait_until
 
 pytestmark = pytest.mark.newest
 
@@ -41,13 +41,6 @@ CASES = [
         signal.SIGKILL,
     ),
 ]
-
-
-def wait_until(holds: Callable[[], object], why: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, why()
-        time.sleep(0.05)
 
 
 def lab_groups(pid: int) -> list[Path]:
@@ -90,7 +83,7 @@ def test_an_interrupted_command_leaves_nothing(
 
     groups: set[Path] = set()
     try:
-        wait_until(is_due, log.read_text)
+        wait_until(is_due, DEADLINE_S, log.read_text)
         groups = {group for pid in ours() for group in lab_groups(pid)}
         os.killpg(process.pid, number)  # as a terminal does
         try:
@@ -108,7 +101,7 @@ def test_an_interrupted_command_leaves_nothing(
     def left() -> list[object]:
         return [*ours(), *folder.iterdir(), *(group for group in groups if group.exists())]
 
-    wait_until(lambda: not left(), lambda: (left(), log.read_text()))
+    wait_until(lambda: not left(), DEADLINE_S, lambda: (left(), log.read_text()))
     assert groups or not LAB or moment == STARTING or LAB[0] not in command
     said = log.read_text()
     assert process.returncode in (128 + number, -number), said

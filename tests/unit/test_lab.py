@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from tensorwire.bench.lab.network import held_back
 from tensorwire.bench.lab.ports import PortLease
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
+from waiting import wait_until
 
 SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 
@@ -34,13 +34,6 @@ def logs_in_the_tests_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def script(text: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(text)]
-
-
-def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def ports_of(cluster: LocalCluster) -> list[int]:
@@ -198,7 +191,7 @@ def test_a_task_that_ignores_sigterm_and_its_escaped_child_are_killed() -> None:
     )
     with LocalCluster({"worker": 1}) as cluster:
         task = cluster.start("worker", 0, stubborn)
-        wait_until(task.tail)
+        wait_until(task.tail, 30)
         child = int(task.tail())
         assert is_running(child)
     assert not wait_gone([task.pid, child], 1.0)
@@ -258,7 +251,7 @@ def test_no_process_and_no_file_survive_a_signal_to_the_parent(number: signal.Si
         parent.send_signal(number)
         parent.wait(15)
     assert not wait_gone(pids)
-    wait_until(lambda: not Path(directory).exists())
+    wait_until(lambda: not Path(directory).exists(), 30)
 
 
 def test_a_process_without_the_token_is_none_of_the_guards_business() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tensorwire.bench.lab import LocalCluster
+from waiting import wait_until
 
 from .support import HERE, train
-from .test_functions import wait_until
+from .test_functions import DEADLINE_S
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
@@ -63,7 +64,7 @@ def test_a_task_that_is_killed_ends_the_collective_operations_of_the_other(tmp_p
                 env = {"TF_CONFIG": json.dumps(config), "CUDA_VISIBLE_DEVICES": "-1"}
                 tasks.append(cluster.start(job, index, argv, env, cwd=tmp_path))
         survivor, doomed = tasks
-        wait_until((tmp_path / "begun").exists)
+        wait_until((tmp_path / "begun").exists, DEADLINE_S)
         doomed.stop(signal.SIGKILL)
         cluster.wait([survivor], 60)
     assert json.loads((tmp_path / "lost.json").read_text())["values"] == "UnavailableError"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tensorwire.bench.lab import LocalCluster, TaskProcess
+from waiting import wait_until
 
 from .support import HERE, train
 
@@ -19,6 +18,7 @@ pytestmark = pytest.mark.timeout(300, func_only=True)
 
 SCRIPT = HERE / "functions_script.py"
 JOBS = {"ps": 1, "worker": 1, "chief": 1}
+DEADLINE_S = 90.0
 
 
 @pytest.mark.core
@@ -51,13 +51,6 @@ def test_operations_in_a_stream_are_done_in_order_and_fail_as_on_grpc(tmp_path: 
     assert values["failed"] == "InvalidArgumentError"
     assert values["after a lost connection"] == [7.0, *sums]
     assert wire.reports["worker-0"]["stats"]["eager_calls"] > 3 * len(sums)
-
-
-def wait_until(what: Callable[[], bool], timeout_s: float = 90.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 class Enduring:
@@ -101,11 +94,13 @@ def test_functions_complete_while_a_worker_is_killed_and_comes_back(tmp_path: Pa
         enduring.start("worker", 0)
         doomed = enduring.start("worker", 1)
         chief = enduring.start("chief", 0)
-        wait_until(lambda: enduring.has_begun() and enduring.eager_calls("worker-1") > 20)
+        wait_until(
+            lambda: enduring.has_begun() and enduring.eager_calls("worker-1") > 20, DEADLINE_S
+        )
         doomed.stop()
         (tmp_path / "worker-1.json").unlink()
         enduring.start("worker", 1)
-        wait_until(lambda: enduring.eager_calls("worker-1") > 20)
+        wait_until(lambda: enduring.eager_calls("worker-1") > 20, DEADLINE_S)
         values = enduring.end(chief)
     assert values["wrong"] == 0
     assert values["done"] > 0
@@ -117,7 +112,7 @@ def test_a_ps_that_is_gone_ends_the_training_with_an_error(tmp_path: Path) -> No
         doomed = enduring.start("ps", 0)
         enduring.start("worker", 0)
         chief = enduring.start("chief", 0)
-        wait_until(enduring.has_begun)
+        wait_until(enduring.has_begun, DEADLINE_S)
         doomed.stop()
-        wait_until((tmp_path / "chief-0.json").exists)
+        wait_until((tmp_path / "chief-0.json").exists, DEADLINE_S)
         assert enduring.end(chief) == {"error": "UnavailableError"}

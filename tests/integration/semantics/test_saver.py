@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tensorwire.tf import Saver
+from waiting import wait_until
 
 from .support import TensorFlowCluster, session_config, tf1
 
@@ -208,9 +208,7 @@ class Pushed:
 
     def await_torn_rows(self, saver: Any, path: str) -> None:
         """Saves until rows do not fit to their slots: in about every third checkpoint."""
-        deadline = time.monotonic() + AWAITED_S
-        while not self.torn_rows(saver, path):
-            assert time.monotonic() < deadline
+        wait_until(lambda: self.torn_rows(saver, path), AWAITED_S)
 
 
 @pytest.mark.usefixtures("graph")

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tensorwire.tf import WorkQueue
+from waiting import wait_until
 
 from .support import STEP_TIMEOUT_MS, TensorFlowCluster, session_config, tf1
 
@@ -83,9 +83,10 @@ def queue_of(cluster: TensorFlowCluster) -> dict[str, int]:
 
 
 def await_in_work(cluster: TensorFlowCluster, count: int) -> None:
-    deadline = time.monotonic() + STEP_TIMEOUT_MS / 1e3
-    while (in_work := queue_of(cluster)["in_work"]) != count:
-        assert time.monotonic() < deadline, in_work
+    def in_work() -> int:
+        return queue_of(cluster)["in_work"]
+
+    wait_until(lambda: in_work() == count, STEP_TIMEOUT_MS / 1e3, in_work)
 
 
 def rest(worker: Worker) -> list[str]:
