@@ -394,16 +394,13 @@ def _any_of(spec: Any) -> Any:
 
 
 def _any_tensor_of(spec: Any) -> Any:
+    if not isinstance(spec, tf.TensorSpec | tf.SparseTensorSpec | tf.RaggedTensorSpec):
+        raise TypeError(f"elements of a WorkQueue's dataset cannot have {spec}: use tensors")
+    zeros = tf.zeros([] if spec.shape.rank is None else [n or 0 for n in spec.shape], spec.dtype)
     if isinstance(spec, tf.SparseTensorSpec):
-        shape = [size or 0 for size in spec.shape]
-        return tf.sparse.from_dense(tf.zeros(shape, spec.dtype))
+        return tf.sparse.from_dense(zeros)
     if isinstance(spec, tf.RaggedTensorSpec):
-        shape = [size or 0 for size in spec.shape]
-        zeros = tf.zeros(shape, spec.dtype)
         return tf.RaggedTensor.from_tensor(
             zeros, ragged_rank=spec.ragged_rank, row_splits_dtype=spec.row_splits_dtype
         )
-    if isinstance(spec, tf.TensorSpec):
-        shape = [] if spec.shape.rank is None else [size or 0 for size in spec.shape]
-        return tf.zeros(shape, spec.dtype)
-    raise TypeError(f"elements of a WorkQueue's dataset cannot have {spec}: use tensors")
+    return zeros
