@@ -77,7 +77,8 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
   }
 
   absl::Status Initialize(tensorflow::WorkerSession* session) override {
-    scope_.store(ScopeOf(session->session_name()), std::memory_order_release);
+    const std::string& name = session->session_name();
+    if (name != ContextSession(step_id_)) scope_.store(ScopeOf(name), std::memory_order_release);
     return BaseRemoteRendezvous::Initialize(session);
   }
 
@@ -112,7 +113,16 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
   // What is known of the step here; null outside of steps, and until a part of the step runs here.
   PushStep* Step() {
     PushStep* const begun = begun_.load(std::memory_order_acquire);
-    return begun != nullptr || step_id_ == kNoStep || !is_initialized() ? begun : Begin();
+    if (begun != nullptr || step_id_ == kNoStep || scope_.load(std::memory_order_acquire) == 0) {
+      return begun;
+    }
+    return is_initialized() ? Begin() : nullptr;
+  }
+  // The session of the TF2 context that has this id. Its tensors outside of functions have the
+  // context's id for a step, and each a key of its own, so nothing can be pushed. The id comes back
+  // when the context removes this task and adds it again.
+  static std::string ContextSession(int64_t step_id) {
+    return "eager_" + std::to_string(static_cast<uint64_t>(step_id));
   }
   PushStep* Begin() {
     std::call_once(begin_, [this] {
@@ -131,7 +141,7 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
   }
 
   DataPlane* const plane_;
-  std::atomic<uint64_t> scope_{0};  // of the step's session; 0: not known yet
+  std::atomic<uint64_t> scope_{0};  // of the step's session; 0: not known yet, or of a context
   std::once_flag begin_;
   std::shared_ptr<PushStep> step_;
   std::atomic<PushStep*> begun_{nullptr};

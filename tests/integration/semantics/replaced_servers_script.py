@@ -1,7 +1,8 @@
 """A TF2 client that replaces its servers one by one, while those that are replaced live on.
 
 usage: replaced_servers_script.py '{"protocol", "servers"}'
-Runs a function on two of the four servers after each change, and prints the results as JSON.
+Runs a function on two of the four servers after each change, then one on a server that was away.
+Prints the results as JSON.
 """
 
 from __future__ import annotations
@@ -45,6 +46,13 @@ def main() -> None:
             added = product + value
         return added - value
 
+    @tf.function
+    def slow_step() -> tf.Tensor:
+        product = tf.eye(700)
+        for _ in tf.range(30):
+            product = tf.matmul(product, product)
+        return tf.reduce_sum(product[:8])
+
     results = []
     for servers in ((0, 1), (0, 2), (3, 2)):
         if results:
@@ -52,6 +60,15 @@ def main() -> None:
         for device in DEVICES * CALLS:
             with tf.device(device):
                 results.append(float(tf.reduce_sum(step(ones))))
+
+    # A server that is removed and added again knows the context by the same id. What the client
+    # requests of it arrives before the server has made anything.
+    context.update_server_def(server_def(3))
+    context.update_server_def(server_def(3, 2))
+    with context.execution_mode(context.ASYNC):
+        for _ in range(CALLS):
+            with tf.device(DEVICES[1]):
+                results.append(float(slow_step()))
     print(f"RESULTS {json.dumps(results)}", flush=True)
 
 

@@ -62,4 +62,4 @@ def test_functions_run_on_servers_that_replace_others_in_one_context(
         )
         told = json.dumps({"protocol": protocol, "servers": cluster.spec["local"]})
         script = Path(__file__).with_name("replaced_servers_script.py")
-        assert results_of([sys.executable, str(script), told]) == [8.0] * 18
+        assert results_of([sys.executable, str(script), told]) == [8.0] * 21
