@@ -288,6 +288,7 @@ class BareNodes(OwningContext):
             return all(
                 any(c["type"] == condition for c in job["status"].get("conditions") or ())
                 for job in jobs
+                if not job["spec"].get("suspend")
             )
 
         eventually(ended)

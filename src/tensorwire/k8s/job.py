@@ -38,7 +38,7 @@ class Job(JobSpec):
     def groups(self) -> tuple[Group, ...]:
         """All groups in starting order: serving roles before deciding roles."""
         chief = layouts.split("chief", 1 if self.api != "server" else 0, 1)
-        workers = layouts.split("worker", self.workers, self.workers_per_node)
+        workers = layouts.split("worker", self.named_workers, self.workers_per_node)
         evaluator = layouts.split("evaluator", int(self.evaluator), 1)
         return (*layouts.split("ps", self.ps, 1), *workers, *chief, *evaluator)
 
@@ -46,10 +46,18 @@ class Job(JobSpec):
         """True if the job runs until this group has ended."""
         return group.role in ROLES_THAT_DECIDE[self.api]
 
+    def running(self, group: Group) -> int:
+        """The number of the group's tasks that run: all but workers that may come later."""
+        return group.running(self.workers) if self.is_elastic(group) else group.count
+
+    def is_elastic(self, group: Group) -> bool:
+        """True if `k8s scale` changes how many of the group's tasks run."""
+        return self.max_workers is not None and group.role == "worker"
+
     @property
     def tasks(self) -> int:
-        """The number of tasks."""
-        return sum(group.count for group in self.groups)
+        """The number of tasks that run."""
+        return sum(map(self.running, self.groups))
 
     @property
     def deciding_groups(self) -> int:
@@ -157,6 +165,9 @@ class Job(JobSpec):
             words += ["--wire-dtype", self.wire_dtype]
         if self.placement != "round_robin":
             words += ["--placement", self.placement]
+        if self.max_workers is not None:
+            # A session without filters waits for the workers that do not run.
+            words += ["--device-filters", "auto"]
         for name in self.keep_whole:
             words += ["--keep-whole", name]
         words.append(self.script.path)

@@ -30,6 +30,10 @@ class Group:
     first: int
     count: int
 
+    def running(self, tasks: int) -> int:
+        """How many of the group's tasks run if the first `tasks` of the role do."""
+        return min(self.count, max(0, tasks - self.first))
+
 
 def split(role: str, tasks: int, per_node: int) -> tuple[Group, ...]:
     """Splits a role's tasks into groups of `per_node`; the last group has the rest."""

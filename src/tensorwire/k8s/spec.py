@@ -130,6 +130,12 @@ class JobSpec:
     )
     workers: int = required()
     ps: int = required()
+    max_workers: int | None = option(
+        None,
+        "Workers that the job may have: `k8s scale` changes how many run. For scripts with a "
+        "WorkQueue.  [default: as many as run]",
+        least=1,
+    )
     case: str | None = None
     wanted_workers_per_node: int | None = option(
         None, "[default: the case's]", name="--workers-per-node", least=1
@@ -264,6 +270,17 @@ class JobSpec:
             raise UsageError(f"{self.image!r} is not the name of an image: write REGISTRY/NAME:TAG")
         if self.workers < 1 or self.ps < 1:
             raise UsageError("a job has at least one worker and one ps")
+        if self.max_workers is not None:
+            if self.max_workers < self.workers:
+                raise UsageError(
+                    f"--max-workers {self.max_workers} is less than the {self.workers} workers "
+                    "that the job begins with"
+                )
+            if self.format != "plain" or self.api == "strategy":
+                raise UsageError(
+                    "--max-workers needs --format plain, and --api server or estimator: other "
+                    "formats and ParameterServerStrategy have a fixed number of workers"
+                )
         if self.scheduling == "labels" and self.case is None:
             raise UsageError("scheduling by labels needs --case: a node's labels name the case")
         if self.queue is not None and self.format == "plain":
@@ -316,10 +333,15 @@ class JobSpec:
         """The Secret that every task mounts; None if the job has no token."""
         return self.own_token_secret or (self.name if self.token is not None else None)
 
+    @property
+    def named_workers(self) -> int:
+        """The number of workers in the cluster specification, running or not."""
+        return self.max_workers or self.workers
+
     @cached_property
     def workers_per_node(self) -> int:
         return layouts.workers_per_node(
-            self.layout, self.workers, self.ps, self.wanted_workers_per_node
+            self.layout, self.named_workers, self.ps, self.wanted_workers_per_node
         )
 
     @property

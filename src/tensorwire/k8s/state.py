@@ -87,16 +87,33 @@ def job_state(jobs: Sequence[Object], pods: Sequence[Object], events: Sequence[O
             index = int(notes.get(_FIRST_TASK, 0)) + int(member)
             by_task.setdefault((labels[_ROLE], index), []).append(pod)
     tasks = []
+    jobs = [job for job in jobs if not _may_come(job)]
     for job in jobs:
         role = _meta(job, "labels").get(_ROLE, "?")
-        template = job["spec"]["template"]["metadata"]
-        first = int((template.get("annotations") or {}).get(_FIRST_TASK, 0))
+        first = first_task(job)
         for index in range(first, first + int(job["spec"].get("completions") or 1)):
             ended = _condition(job, "Complete") is not None
             tasks.append(_task(role, index, by_task.get((role, index), []), ended))
     order = {"ps": 0, "chief": 1, "evaluator": 3}
     tasks.sort(key=lambda task: (order.get(task.role, 2), task.index))
     return JobState(tuple(tasks), _outcome(jobs), tuple(_not_made(jobs, events)))
+
+
+def first_task(job: Object) -> int:
+    """The index of the first task of a Job."""
+    template = job["spec"]["template"]["metadata"]
+    return int((template.get("annotations") or {}).get(_FIRST_TASK, 0))
+
+
+def most_tasks(job: Object) -> int | None:
+    """The number of tasks that an elastic Job may have; None if its number is fixed."""
+    most = _meta(job, "annotations").get("tensorwire/most-tasks")
+    return None if most is None else int(most)
+
+
+def _may_come(job: Object) -> bool:
+    """True for workers of which none runs: `k8s scale` may start them."""
+    return most_tasks(job) is not None and bool(job["spec"].get("suspend"))
 
 
 def _meta(thing: Object, what: str) -> Mapping[str, str]:

@@ -13,10 +13,13 @@ from typing import Any
 
 import yaml
 
-from tensorwire.errors import TensorwireError
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.k8s import watch
 from tensorwire.k8s.connection import API_ERRORS, JOB_LABEL, Connection
 from tensorwire.k8s.job import Job
+from tensorwire.k8s.layout import Group
 from tensorwire.k8s.render import Manifest
+from tensorwire.k8s.state import first_task, most_tasks
 
 CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 
@@ -112,6 +115,42 @@ def submit(connection: Connection, manifests: Sequence[Manifest]) -> list[Change
                 _delete(connection, manifest["apiVersion"], manifest["kind"], manifest)
         raise
     return changes
+
+
+def scale(connection: Connection, name: str, workers: int) -> int:
+    """Lets the first `workers` workers of a job run, without restarting a task.
+
+    Returns how many ran before.
+
+    Raises:
+        TensorwireError: there is no such job, it has ended, or its number of workers is fixed.
+        UsageError: its cluster specification has fewer workers.
+    """
+    state = watch.observe(connection, name)
+    if state.outcome is not None:
+        raise TensorwireError(f"the job {name} has {state.outcome}: submit it again")
+    jobs = [job for job in _objects(connection, "batch/v1", "Job", name) if most_tasks(job)]
+    if not jobs:
+        raise TensorwireError(
+            f"the job {name} has a fixed number of workers: submit it with --max-workers"
+        )
+    groups = [Group("worker", 0, first_task(job), most_tasks(job) or 0) for job in jobs]
+    most = sum(group.count for group in groups)
+    if not 1 <= workers <= most:
+        raise UsageError(f"{name} can have 1 to {most} workers (its --max-workers), not {workers}")
+    resource = connection.resource("batch/v1", "Job")
+    for job, group in zip(jobs, groups, strict=True):
+        running = group.running(workers)
+        spec = {"suspend": not running, "completions": running or 1, "parallelism": running or 1}
+        if any(job["spec"].get(field) != value for field, value in spec.items()):
+            with connection.explained():
+                resource.patch(
+                    body={"spec": spec},
+                    name=job["metadata"]["name"],
+                    namespace=connection.namespace,
+                    content_type="application/merge-patch+json",
+                )
+    return sum(1 for task in state.tasks if task.role == "worker")
 
 
 def delete(connection: Connection, name: str, timeout_s: float) -> list[str]:

@@ -135,6 +135,45 @@ def test_a_dry_run_shows_the_difference_and_keeps_nothing(cluster: Cluster, run:
     ]
 
 
+def test_workers_are_added_and_removed_without_restarting_a_task(
+    cluster: Cluster, nodes: BareNodes, run: Run, script: Script
+) -> None:
+    def uids() -> set[str]:
+        alive = [pod for pod in cluster.pods() if "deletionTimestamp" not in pod["metadata"]]
+        return {pod["metadata"]["uid"] for pod in alive}
+
+    def workers() -> list[str]:
+        return re.findall(r"worker:\d+", run("status", "flights").out)
+
+    assert run("submit", *JOB[:-4], "--workers", "2", "--ps", "2", "--max-workers", "8").status == 0
+    nodes.wait_placed(4)
+    nodes.run_all()
+    first = uids()
+    assert run("scale", "flights", "--workers", "6").out == "flights: 2 workers before, 6 now\n"
+    nodes.wait_placed(8)
+    nodes.run_all()
+    assert first < uids() and workers() == [f"worker:{i}" for i in range(6)]
+    assert run("scale", "flights", "--workers", "1").out == "flights: 6 workers before, 1 now\n"
+    eventually(lambda: len(uids()) == 3)
+    assert uids() < first and workers() == ["worker:0"]
+
+    said = one_line(run("scale", "flights", "--workers", "9"), 2)
+    assert "flights can have 1 to 8 workers (its --max-workers), not 9" in said
+    script(nodes.end_workers)
+    assert run("status", "flights", "--follow").out.endswith("flights: succeeded\n")
+    said = one_line(run("scale", "flights", "--workers", "2"))
+    assert "the job flights has succeeded: submit it again" in said
+
+
+def test_a_job_without_a_largest_number_of_workers_keeps_its_number(
+    cluster: Cluster, run: Run
+) -> None:
+    assert "there is no job flights" in one_line(run("scale", "flights", "--workers", "2"))
+    run("submit", *JOB)
+    said = one_line(run("scale", "flights", "--workers", "5"))
+    assert "has a fixed number of workers: submit it with --max-workers" in said
+
+
 def test_another_job_of_the_same_name_is_refused(cluster: Cluster, run: Run) -> None:
     run("submit", *JOB)
     said = one_line(run("submit", *JOB, "--worker-cpu", "2"))

@@ -143,3 +143,27 @@ def test_a_worker_that_is_deleted_is_replaced_and_trains_on(
         (claim / "enough").touch()
         eventually(lambda: training().outcome == "succeeded", 120)
         assert min(map(int, re.findall(r"^step (\d+)$", second.read_text(), re.M))) > 20
+
+
+def test_workers_that_are_added_take_items_of_the_queue(
+    cluster: Cluster, lab: Lab, run: Run, claim: Path, training: Callable[[], JobState]
+) -> None:
+    def items(worker: int) -> list[str]:
+        notes = claim / f"worker-{worker}"
+        return notes.read_text().split() if notes.exists() else []
+
+    script = arguments("queue_script.py", 1, COLOCATED)
+    options = ("--max-workers", "3", "--claim", "data:/mnt", "--worker-cpu", "1")
+    with lab(1, pods=5) as kubelet:
+        assert run("submit", *script, *options, "--", "/mnt").status == 0
+        eventually(lambda: items(0), 240)
+        assert run("scale", "flights", "--workers", "3").status == 0
+        eventually(lambda: items(1) and items(2), 240)
+        # Worker 2 leaves, and others do what it has in work.
+        assert run("scale", "flights", "--workers", "2").status == 0
+        eventually(lambda: not cluster.pods("-worker-0-2-"))
+        (claim / "hurry").touch()
+        eventually(lambda: training().outcome == "succeeded", 240)
+        done = [int(item) for worker in range(3) for item in items(worker)]
+        assert set(done) == set(range(200)) and len(done) <= 201, (done, kubelet.tails())
+        assert all(task.restarts == 0 for task in training().tasks)

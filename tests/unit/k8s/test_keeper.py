@@ -46,6 +46,16 @@ def test_a_ps_is_needed_until_all_that_decide_have_ended(
     assert answers == [True] * (len(seen) - 1) + [needed]
 
 
+def test_workers_that_may_come_later_are_not_waited_for() -> None:
+    complete, may_come = listed(a="Complete", b=None)
+    may_come["spec"] = {"suspend": True}
+    assert Deciders(expected=2).are_running([complete, may_come])
+    may_come["metadata"]["annotations"] = {"tensorwire/most-tasks": "4"}
+    assert not Deciders(expected=2).are_running([complete, may_come])
+    may_come["spec"] = {"suspend": False}
+    assert Deciders(expected=2).are_running([complete, may_come])
+
+
 def test_a_keeper_that_is_evicted_has_not_succeeded() -> None:
     """Otherwise its Job would be complete, and the ps would not be restarted."""
     environment = {

@@ -553,3 +553,30 @@ def test_every_task_finds_the_token_in_a_file_and_only_a_new_job_brings_a_new_on
     for pod in pods_of(manifests(job(format=format))):
         assert "token" not in {v["name"] for v in pod.spec["volumes"]}
         assert "TENSORWIRE_TOKEN_FILE" not in {e["name"] for e in pod.task_container["env"]}
+
+
+def test_a_job_that_grows_names_all_its_workers_and_starts_the_first() -> None:
+    of = job(workers=3, ps=2, max_workers=8)
+    rendered = manifests(of)
+    for document in rendered:
+        kubernetes_validate.validate(document, SUPPORTED[-1], strict=True)
+    workers = [each for each in jobs_of(rendered) if "worker" in each["metadata"]["name"]]
+    sizes = [(each["spec"]["completions"], each["spec"].get("suspend")) for each in workers]
+    assert sizes == [(3, None), (1, True)]
+    most = [each["metadata"]["annotations"]["tensorwire/most-tasks"] for each in workers]
+    assert most == ["4", "4"]
+    assert len(of.cluster.addresses("worker")) == 8 and of.tasks == 5
+    assert "--device-filters auto" in of.command
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"workers": 4, "max_workers": 3}, "less than the 4 workers"),
+        ({"max_workers": 8, "format": "jobset"}, "--format plain"),
+        ({"max_workers": 8, "api": "strategy"}, "fixed number of workers"),
+    ],
+)
+def test_a_job_that_cannot_grow_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        job(**options)

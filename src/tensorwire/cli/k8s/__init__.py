@@ -14,6 +14,7 @@ COMMANDS = {
     "label": ("tensorwire.cli.k8s.commands:label", "Print or apply the labels of a case's nodes."),
     "submit": ("tensorwire.cli.k8s.commands:submit", "Start a job, and follow it to its end."),
     "status": ("tensorwire.cli.k8s.commands:status", "Show how a job is doing."),
+    "scale": ("tensorwire.cli.k8s.commands:scale", "Change the number of a job's workers."),
     "logs": ("tensorwire.cli.k8s.commands:logs", "Show what a job's tasks print."),
     "compare": ("tensorwire.bench.layouts.command:compare", "Compare both layouts of a case."),
     "delete": ("tensorwire.cli.k8s.commands:delete", "Remove a job."),

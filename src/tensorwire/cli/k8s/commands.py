@@ -298,6 +298,30 @@ def logs(
             click.echo(f"{who.name}: {line}")
 
 
+@click.command(epilog="Example: tensorwire k8s scale flights --workers 8")
+@name_argument
+@click.option(
+    "--workers",
+    required=True,
+    type=click.IntRange(min=1),
+    help="How many workers are to run, at most the --max-workers of the job.",
+)
+@common("namespace", "context")
+def scale(name: str, workers: int, namespace: str | None, context: str | None) -> None:
+    """Change how many workers of the job NAME run, without restarting a task.
+
+    The job was submitted with --max-workers, and its script takes its data from a
+    tensorwire.tf.WorkQueue: new workers take items from it, and those that end give theirs back.
+    The number of ps is fixed.
+    """
+    from tensorwire.k8s import submit as cluster
+    from tensorwire.k8s.connection import Connection
+
+    with Connection(context, namespace) as connection:
+        before = cluster.scale(connection, name, workers)
+        click.echo(f"{name}: {before} workers before, {workers} now")
+
+
 @click.command(epilog="Example: tensorwire k8s delete flights")
 @name_argument
 @common("namespace", "context")
