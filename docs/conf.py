@@ -46,9 +46,9 @@ _CONTENTS = {
     ],
     "Guides": [
         "tutorials/switch", "from-deeprec", "from-tfjob", "tutorials/hot-ps",
-        "../examples/hot_ps/README", "tutorials/slow-network-or-ps", "doctor", "placement",
-        "planner", "metrics", "hosts", "kubernetes", "stragglers", "losing-a-ps",
-        "polling-and-pinning", "lab",
+        "../examples/hot_ps/README", "tutorials/slow-network-or-ps", "tutorials/slow-worker",
+        "doctor", "placement", "planner", "metrics", "hosts", "kubernetes", "stragglers",
+        "losing-a-ps", "polling-and-pinning", "lab",
     ],
     "Concepts": [
         "concepts/tensor", "concepts/pushes", "concepts/shared-memory", "concepts/rewrites",

@@ -1,4 +1,4 @@
-"""The plug-in's code under sanitizers: in a cluster within one process, and with inputs that
+"""The plug-in's code under sanitizers: pushes, a cluster within one process, and inputs that
 fuzzing has found (`make fuzz` looks for more).
 """
 
@@ -15,8 +15,6 @@ from plugin_unit import (
     ADDRESS,
     FUZZ,
     NATIVE,
-    PUSH_FILES,
-    PUSH_TEST,
     THREAD,
     build_engine,
     build_unit,
@@ -31,7 +29,6 @@ pytestmark = [
 
 ROOT = NATIVE.parent
 TESTS = NATIVE / "tensorflow/tests"
-REPLAY = NATIVE / "wire/fuzz/replay_main.cc"
 # No leak check, because TensorFlow itself never frees some memory.
 NO_LEAKS = "detect_leaks=0"
 
@@ -60,46 +57,22 @@ def serve(before: Sequence[str], program: Path, **environment: str) -> None:
     ports.release()
 
 
-def test_the_plugin_at_work_touches_no_memory_that_is_not_its_own(
-    gcc: list[str], tmp_path: Path
-) -> None:
+def test_the_plugin_touches_no_memory_that_is_not_its_own(gcc: list[str], tmp_path: Path) -> None:
     before = runner(gcc, ADDRESS)
-    program = tmp_path / "cluster_test"
-    build_unit(program, None, [TESTS / "cluster_test.cc"], gcc, ADDRESS)
+    program = tmp_path / "sanitized_tests"
+    build_unit(program, None, [TESTS / "sanitized_tests.cc"], gcc, ADDRESS)
     serve(before, program, ASAN_OPTIONS=NO_LEAKS)
-
-
-def test_what_was_found_by_fuzzing_does_no_harm(gcc: list[str], tmp_path: Path) -> None:
-    before = runner(gcc, ADDRESS)
-    program = tmp_path / "plugin_fuzz"
-    build_unit(program, None, [FUZZ, REPLAY], gcc, ADDRESS)
     corpus = FUZZ.parent / "corpus"
     for target in ("tensor", "fused", "requests"):
         inputs = [str(corpus / target), str(corpus / f"{target}.learned")]
-        check([*before, program, *inputs], FUZZ_TARGET=target, ASAN_OPTIONS=NO_LEAKS)
+        check([*before, program, "replay", *inputs], FUZZ_TARGET=target, ASAN_OPTIONS=NO_LEAKS)
 
 
-def test_pushes_touch_no_memory_that_is_not_their_own(gcc: list[str], tmp_path: Path) -> None:
-    before = runner(gcc, ADDRESS)
-    program = tmp_path / "push_test"
-    build_unit(program, PUSH_FILES, [PUSH_TEST], gcc, ADDRESS)
-    check([*before, program], ASAN_OPTIONS=NO_LEAKS)
-
-
-def test_pushes_have_no_data_race(gcc: list[str], tmp_path: Path) -> None:
+def test_the_plugin_has_no_data_race(gcc: list[str], tmp_path: Path) -> None:
     before = runner(gcc, THREAD)
-    program, engine = tmp_path / "push_test", tmp_path / "libtensorwire.so"
+    program, engine = tmp_path / "sanitized_tests", tmp_path / "libtensorwire.so"
     build_engine(engine, gcc, THREAD)
-    files = [TESTS / "locks_for_tsan.cc", PUSH_TEST]
-    build_unit(program, PUSH_FILES, files, gcc, THREAD, engine)
-    check([*before, program])
-
-
-def test_the_plugin_at_work_has_no_data_race(gcc: list[str], tmp_path: Path) -> None:
-    before = runner(gcc, THREAD)
-    program, engine = tmp_path / "cluster_test", tmp_path / "libtensorwire.so"
-    build_engine(engine, gcc, THREAD)
-    files = [TESTS / "locks_for_tsan.cc", TESTS / "cluster_test.cc"]
+    files = [TESTS / "locks_for_tsan.cc", TESTS / "sanitized_tests.cc"]
     build_unit(program, None, files, gcc, THREAD, engine)
     for transport in ("tcp", "memory"):
         serve(before, program, TENSORWIRE_TRANSPORT=transport)

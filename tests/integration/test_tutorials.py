@@ -63,6 +63,17 @@ PAGES = [
         ),
         marks=[pytest.mark.newest, needs_lab],
     ),
+    pytest.param(
+        Tutorial(
+            "slow-worker",
+            rates=0,
+            says=(
+                *("the epoch took", "worker:2 took 150 steps", "worker:2 on", "is a straggler"),
+                *("tensorwire.tf.WorkQueue", "the epoch took"),
+            ),
+        ),
+        marks=pytest.mark.newest,
+    ),
     Tutorial("switch", rates=6 if HAS_ESTIMATOR else 4),
     Tutorial("from-deeprec", rates=2),
 ]

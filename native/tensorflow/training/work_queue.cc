@@ -98,7 +98,14 @@ struct Taker {
   double timeout_s = 0;
   bool finishes = false;  // what it took before is done
   bool fills = false;     // takes an item that another one has in work, if no other is left
+  int64_t most = 1;       // items that it takes at once; the least that a queue allows is one
 };
+
+// What a holder takes at once, while many items are left: at most this share of what it has done,
+// and of what is left for each worker. So whoever is slow or has just come takes one, and in the
+// end all do (guided self-scheduling, Polychronopoulos and Kuck, 1987).
+constexpr int64_t kShareOfDone = 8;
+constexpr int64_t kShareOfLeft = 32;
 
 using Ended = std::function<void(const absl::Status&)>;
 
@@ -108,16 +115,20 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
   ~Leases() override { WorkQueueList::Get().Remove(this); }
   std::string DebugString() const override { return absl::StrCat("work queue ", name_); }
 
-  // Takes an item, if there is one now.
-  absl::Status Take(const Taker& taker, Var* variable, std::optional<Taken>* taken) {
+  // Takes items, if there are some now.
+  absl::Status Take(const Taker& taker, Var* variable, std::vector<Taken>* taken) {
     TF_RETURN_IF_ERROR(Enter(taker.worker, taker.holder));
     std::lock_guard lock(mutex_);
     tensorflow::mutex_lock variable_lock(*variable->mu());
     TF_RETURN_IF_ERROR(Read(*variable, taker.fingerprint));
     if (taker.finishes) FinishAll(taker.holder);
-    *taken = TakeOne(taker);
+    for (int64_t left = MostAtOnce(taker); left > 0; --left) {
+      const std::optional<Taken> one = TakeOne(taker);
+      if (!one) break;
+      taken->push_back(*one);
+    }
     Write(variable);
-    if (!*taken && items_.empty()) {
+    if (taken->empty() && items_.empty()) {
       return absl::OutOfRangeError(absl::StrCat("work queue ", name_, ": all items are done"));
     }
     return absl::OkStatus();
@@ -245,6 +256,16 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
     *variable->tensor() = value_ = value;
   }
 
+  // Others find places for theirs.
+  int64_t MostAtOnce(const Taker& taker) {
+    const auto workers = static_cast<int64_t>(holders_.size());
+    const auto done = static_cast<int64_t>(counts_[taker.worker].done);
+    const int64_t places = (value_.NumElements() - kHeader) / 2;
+    return std::max<int64_t>(
+        1, std::min({taker.most, done / kShareOfDone, (total_ - next_) / kShareOfLeft / workers,
+                     places / 2 / workers}));
+  }
+
   std::optional<Taken> TakeOne(const Taker& taker) {
     const auto now = steady_clock::now();
     auto at = std::find_if(items_.begin(), items_.end(), [now](const auto& entry) {
@@ -355,6 +376,7 @@ class TakeOp : public AsyncOpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("finishes", &taker_.finishes));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("fills", &taker_.fills));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("waits", &waits_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("most", &taker_.most));
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
@@ -364,13 +386,13 @@ class TakeOp : public AsyncOpKernel {
  private:
   void Try(OpKernelContext* ctx, DoneCallback done, int64_t sleep_us) {
     Queue queue;
-    std::optional<Taken> taken;
+    std::vector<Taken> taken;
     absl::Status status = queue.Find(ctx);
     if (status.ok()) status = queue.leases->Take(taker_, queue.variable.get(), &taken);
-    if (status.ok() && !taken && IsCancelled(ctx)) {
+    if (status.ok() && taken.empty() && IsCancelled(ctx)) {
       status = absl::CancelledError("waiting for an item of a work queue was cancelled");
     }
-    if (status.ok() && !taken && waits_) {
+    if (status.ok() && taken.empty() && waits_) {
       // Events alone would not do: an item's timeout is none, nor is that a checkpoint was
       // restored.
       tensorflow::Env::Default()->SchedClosureAfter(
@@ -380,7 +402,8 @@ class TakeOp : public AsyncOpKernel {
           });
       return;
     }
-    if (status.ok()) status = Output(ctx, taken.value_or(Taken{kNoItem}));
+    if (taken.empty()) taken.push_back(Taken{kNoItem});
+    if (status.ok()) status = Output(ctx, taken);
     if (!status.ok()) ctx->SetStatus(status);
     done();
   }
@@ -389,18 +412,27 @@ class TakeOp : public AsyncOpKernel {
     return ctx->cancellation_manager() != nullptr && ctx->cancellation_manager()->IsCancelled();
   }
 
-  absl::Status Output(OpKernelContext* ctx, const Taken& taken) const {
-    const auto epoch = static_cast<uint64_t>(taken.number / items_);
-    int64_t index = std::max<int64_t>(taken.number, 0) % items_;
-    if (shuffles_) index = Shuffled(index, items_, Mixed(static_cast<uint64_t>(seed_)) ^ epoch);
-    int output = 0;
-    for (const int64_t value :
-         {index, taken.is_filler ? kNoNumber : taken.number, taken.position}) {
-      Tensor* to = nullptr;
-      TF_RETURN_IF_ERROR(ctx->allocate_output(output++, {}, &to));
-      to->scalar<int64_t>()() = value;
+  absl::Status Output(OpKernelContext* ctx, const std::vector<Taken>& taken) const {
+    const auto count = static_cast<int64_t>(taken.size());
+    Tensor* index = nullptr;
+    Tensor* number = nullptr;
+    Tensor* position = nullptr;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, {count}, &index));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(1, {count}, &number));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(2, {count}, &position));
+    for (int64_t i = 0; i < count; ++i) {
+      index->vec<int64_t>()(i) = IndexOf(taken[i].number);
+      number->vec<int64_t>()(i) = taken[i].is_filler ? kNoNumber : taken[i].number;
+      position->vec<int64_t>()(i) = taken[i].position;
     }
     return absl::OkStatus();
+  }
+
+  // Which of the items has this number in all epochs.
+  int64_t IndexOf(int64_t number) const {
+    const int64_t index = std::max<int64_t>(number, 0) % items_;
+    const auto epoch = static_cast<uint64_t>(number / items_);
+    return shuffles_ ? Shuffled(index, items_, Mixed(static_cast<uint64_t>(seed_)) ^ epoch) : index;
   }
 
   int64_t items_ = 0;
@@ -494,9 +526,11 @@ REGISTER_OP("TensorwireWorkTake")
     .Attr("finishes: bool")
     .Attr("fills: bool")
     .Attr("waits: bool")
+    .Attr("most: int >= 1")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
-      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Scalar());
+      const auto count = c->MakeDim(c->UnknownDim());
+      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Vector(count));
       return absl::OkStatus();
     });
 REGISTER_OP("TensorwireWorkDone")

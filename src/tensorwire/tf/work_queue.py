@@ -27,6 +27,7 @@ _NOTHING = -2
 """The number of an item where there is none. kNoItem of the plug-in."""
 _MOST_IN_WORK = 1024
 """Items that are in work at one time. A worker that would take one more waits."""
+_MOST_AT_ONCE = 64
 _STATE_ATTR = "_tensorwire_work_queue"
 """kWorkQueueAttr of the plug-in."""
 
@@ -122,6 +123,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             timeout_s=item_timeout_s or 0.0,
             fills=synchronous,
         )
+        self._has_timeout = item_timeout_s is not None
         self._state = _state_variable(name, [fingerprint, total, 0, *[-1] * (2 * _MOST_IN_WORK)])
         if not tf.executing_eagerly():
             self._give_back_when_the_session_ends()
@@ -167,8 +169,11 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         without_elements = tf.queue.FIFOQueue(1, [tf.int64], [[3]])
         _run_always(without_elements, self.done(without_elements.dequeue()), without_elements)
 
+        def ask_if(needed: Any) -> Any:
+            return _if(needed & tf.equal(answers.size(), 0), lambda: asks.enqueue(True))
+
         def answer(count: Any) -> Any:
-            with tf.control_dependencies([_if(tf.equal(count, 0), lambda: asks.enqueue(True))]):
+            with tf.control_dependencies([ask_if(tf.equal(count, 0))]):
                 return answers.dequeue()
 
         # Each element and an end, without functions: TensorFlow would optimize them for each item,
@@ -184,8 +189,8 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             )
 
         # Holds each element back until the next or the end is there, so that the last one is known.
-        # Then the next item is taken, while that element is trained on: a slow worker has no other
-        # item in stock, which nobody could do at the end.
+        # Then the next item is taken, while that element is trained on: near the end a slow worker
+        # has no other item in stock, which nobody could do.
         def look_ahead(held: Any, now: Any) -> Any:
             components, receipt = held  # scan holds no composite tensors
             (element, is_end), index, number = now
@@ -193,7 +198,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             is_empty = is_end & tf.equal(receipt[0], _NOTHING) & (number >= 0)
             told = [
                 _if(is_empty, lambda: without_elements.enqueue([tf.stack([number, -1, 1])])),
-                _if(is_end, lambda: asks.enqueue(True)),
+                ask_if(is_end),
             ]
             with tf.control_dependencies(told):
                 last = tf.concat([receipt[:2], [tf.cast(is_end, tf.int64)]], 0)
@@ -207,10 +212,11 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         marked = _until_the_end_mark(answer).flat_map(marked_elements)
         none = tf.nest.flatten(_any_of(marked.element_spec[0][0]), expand_composites=True)
         nothing = (tuple(none), tf.constant([_NOTHING, 0, 0], tf.int64))
-        # Nothing reads ahead: TensorFlow makes a map at the end parallel, and prefetches by itself.
+        # Reads one element ahead. TensorFlow would read more by itself, and take items with them.
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
-        return marked.scan(nothing, look_ahead).filter(is_element).with_options(options)
+        elements = marked.scan(nothing, look_ahead).filter(is_element)
+        return elements.prefetch(1).with_options(options)
 
     def input_dataset(self) -> Any:
         """A ``tf.data.Dataset`` of items: strings of shape []."""
@@ -261,28 +267,35 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
     def _taken(self, finishes: bool) -> Any:
         """The (index, number, position) of the next item."""
         if not tf.executing_eagerly():
-            return self._take(self._state.handle, finishes=finishes, waits=True)
+            return [each[0] for each in self._take_some(1, finishes, waits=True)]
         # Not on the ps: an eager operation that waits there keeps one of a few threads, which the
         # functions that it waits for may need.
         pause_s = 0.01
         while True:
-            index, number, position = self._take(self._state.handle, finishes=finishes, waits=False)
-            if number.numpy() != _NOTHING:
-                return index, number, position
+            taken = [each[0] for each in self._take_some(1, finishes, waits=False)]
+            if taken[1].numpy() != _NOTHING:
+                return taken
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.2)
+
+    def _take_some(self, most: int, finishes: bool, waits: bool) -> Any:
+        return self._take(self._state.handle, most=most, finishes=finishes, waits=waits)
 
     def _text(self, index: Any) -> Any:
         return tf.gather(tf.constant(self._items), index)
 
     def _on_demand(self, finishes: bool) -> tuple[Any, Any]:
-        """A queue of asks (True) and one of answers to them: (index, number, position)."""
+        """A queue of asks (True) and one of answers to them: (index, number, position). While many
+        items are left, an ask may have several answers.
+        """
         # An iterator that is initialized again asks although the last ask was not answered.
         asks = tf.queue.FIFOQueue(2**20, [tf.bool], [[]])
-        answers = tf.queue.FIFOQueue(1, [tf.int64] * 3, [[]] * 3)
+        answers = tf.queue.FIFOQueue(_MOST_AT_ONCE, [tf.int64] * 3, [[]] * 3)
+        # An item's timeout begins when it is taken, so none waits for another.
+        most = 1 if finishes or self._has_timeout else _MOST_AT_ONCE
         with tf.control_dependencies([asks.dequeue()]):
-            taken = self._taken(finishes)
-        _run_always(answers, answers.enqueue(taken), asks, answers)
+            taken = self._take_some(most, finishes, waits=True)
+        _run_always(answers, answers.enqueue_many(taken), asks, answers)
         return asks, answers
 
     def _give_back_when_the_session_ends(self) -> None:

@@ -183,21 +183,55 @@ def test_an_item_is_done_with_its_last_element(cluster: TensorFlowCluster, tmp_p
 
 
 @pytest.mark.newest
-def test_the_next_item_is_taken_with_the_last_element_of_one(cluster: TensorFlowCluster) -> None:
-    worker = Worker(cluster, 0, 8, elements, shuffle=False)
-    for rows in range(1, 5):
-        for row in range(rows):
+def test_the_next_item_is_taken_with_the_last_element_but_one(cluster: TensorFlowCluster) -> None:
+    def fours(queue: WorkQueue) -> Any:
+        rows = queue.dataset(lambda item: tf.data.Dataset.range(4))
+        iterator = tf1.data.make_initializable_iterator(rows)
+        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        return iterator.get_next()
+
+    worker = Worker(cluster, 0, 8, fours)
+    for _ in range(4):
+        for row in range(4):
             element, receipt = worker.take()
-            assert (int(element["item"]), element["row"], receipt[2]) == (
-                rows,
-                row,
-                row + 1 == rows,
-            )
-            if row + 1 < rows:
-                await_in_work(cluster, 1)
-                assert worker.reports(receipt) == 1
-        await_in_work(cluster, 2)
-        assert worker.reports(receipt) == 1
+            assert (element, receipt[2]) == (row, row == 3)
+            await_in_work(cluster, 1 if row < 2 else 2)
+            assert worker.reports(receipt) == 1
+
+
+@pytest.mark.newest
+def test_a_worker_takes_several_items_while_many_are_left(cluster: TensorFlowCluster) -> None:
+    """At most an eighth of what it has done, so that who is slow or has just come takes one."""
+
+    def single(queue: WorkQueue) -> Any:
+        rows = queue.dataset(tf.data.Dataset.from_tensors)
+        iterator = tf1.data.make_initializable_iterator(rows)
+        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        return iterator.get_next()
+
+    worker, other = (Worker(cluster, index, 1500, single) for index in range(2))
+    done: list[bytes] = []
+    most = []
+
+    def train(count: int) -> None:
+        for _ in range(count):
+            item, receipt = worker.take()
+            assert worker.reports(receipt) == 1
+            done.append(item)
+
+    for _ in range(20):
+        train(10)
+        most.append(queue_of(cluster)["in_work"])
+        assert most[-1] <= 2 + len(done) // 8
+    assert max(most) > 4
+    before = queue_of(cluster)
+    taken, receipt = other.take()  # and the next one, as this element is the item's last
+    assert queue_of(cluster)["in_work"] - before["in_work"] <= 2
+    assert other.reports(receipt) == 1
+    cluster.tasks["worker:1"].stop(signal.SIGKILL)  # gives back the other one
+    with pytest.raises(tf.errors.OutOfRangeError):
+        train(1500)
+    assert len(done) == 1499 and {*done, taken} == {f"{i}".encode() for i in range(1500)}
 
 
 @pytest.mark.newest
