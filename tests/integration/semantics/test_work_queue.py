@@ -43,7 +43,7 @@ class Worker:
         checkpoints: Path | None = None,
         **options: Any,
     ) -> None:
-        with tf.Graph().as_default():
+        with tf.Graph().as_default() as self.graph:
             device = f"/job:worker/task:{index}"
             with tf1.device(tf1.train.replica_device_setter(1, worker_device=device)):
                 self.steps = tf1.train.get_or_create_global_step()

@@ -73,18 +73,15 @@ class Job:
             thread.join(2 * STEP_TIMEOUT_MS / 1e3)
             assert not thread.is_alive()
         assert not self._errors, self._errors
-        with self.cluster.session(self.graph) as session:
+        with self.cluster.session(self._workers[0].graph) as session:
             return session.run("trained/Read/ReadVariableOp:0")  # type: ignore[no-any-return]
-
-    @property
-    def graph(self) -> tf.Graph:
-        return self._workers[0].session.graph
 
     def _train(self, worker: Worker) -> None:
         try:
-            while True:
-                worker.take()
-                time.sleep(0.005)
+            with worker.graph.as_default():  # a session that recovers looks into it
+                while True:
+                    worker.take()
+                    time.sleep(0.005)
         except tf.errors.OutOfRangeError:
             pass
         except BaseException as error:
@@ -101,8 +98,9 @@ class Job:
 
     def save(self) -> str:
         """Saves a checkpoint while the worker trains."""
-        (saver,) = self.graph.get_collection(tf1.GraphKeys.SAVERS)
-        with self.graph.as_default(), self.cluster.session(self.graph) as session:
+        graph = self._workers[0].graph
+        (saver,) = graph.get_collection(tf1.GraphKeys.SAVERS)
+        with graph.as_default(), self.cluster.session(graph) as session:
             return str(saver.save(session, str(self._checkpoints / "model.ckpt"), global_step=1))
 
 
