@@ -55,7 +55,7 @@ PushSteps::StepPtr Begin(PushSteps* steps, int64_t step_id, const Alive& alive,
 }
 
 // Answers each request with the result of StandingOrders::Ask.
-class Answers : public wire::Handler {
+class ProducerHandler : public wire::Handler {
  public:
   wire::RunOn HandleOn(const wire::Request&) const override { return wire::RunOn::kReactor; }
   void Handle(wire::Request request) override {
@@ -110,7 +110,7 @@ struct Producer {
   }
 
   std::string address;
-  std::shared_ptr<Answers> answers = std::make_shared<Answers>();
+  std::shared_ptr<ProducerHandler> answers = std::make_shared<ProducerHandler>();
   std::unique_ptr<wire::Engine> engine = StartEngine();
 };
 

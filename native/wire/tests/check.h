@@ -1,4 +1,5 @@
-#pragma once
+#ifndef TENSORWIRE_TESTS_CHECK_H_
+#define TENSORWIRE_TESTS_CHECK_H_
 
 #include <chrono>
 #include <cstdio>
@@ -53,6 +54,11 @@ inline int RunTests(int argc, char** argv) {
 }
 
 }  // namespace check
+
+#endif  // TENSORWIRE_TESTS_CHECK_H_
+
+// Outside of the guard: a file whose other includes define macros of these names undefines those,
+// and then includes this one, perhaps not for the first time.
 
 #define TEST(name)                                                    \
   static void Test_##name();                                          \

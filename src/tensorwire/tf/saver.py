@@ -23,8 +23,10 @@ class _Part:
 
     device: str
     has_values: Any
-    """A tensor: whether all variables have values. Of other objects nobody knows; then False."""
+    """A tensor: whether all variables have values."""
     saver: Any
+    mark: Any
+    """Gives the part's own variable a value, where it has one."""
 
 
 class Saver(tf.compat.v1.train.Saver):  # type: ignore[misc]
@@ -86,10 +88,16 @@ class Saver(tf.compat.v1.train.Saver):  # type: ignore[misc]
             for device in dict.fromkeys(each.device for each in objects):
                 self._parts.append(_part(device, [o for o in objects if o.device == device]))
 
+    def save(self, sess: Any, *args: Any, **options: Any) -> Any:
+        path = super().save(sess, *args, **options)
+        sess.run([part.mark for part in self._parts])
+        return path
+
     def restore(self, sess: Any, save_path: str) -> None:
         has_values = sess.run([part.has_values for part in self._parts])
         if not any(has_values):
             super().restore(sess, save_path)
+            sess.run([part.mark for part in self._parts])
             return
         for part, has in zip(self._parts, has_values, strict=True):
             if not has:
@@ -100,16 +108,20 @@ class Saver(tf.compat.v1.train.Saver):  # type: ignore[misc]
                     save_path,
                 )
                 part.saver.restore(sess, save_path)
+                sess.run(part.mark)
 
 
 def _part(device: str, objects: list[Any]) -> _Part:
     with tf.device(device):
-        has_values = [
-            _v1.is_variable_initialized(each) for each in objects if hasattr(each, "initializer")
-        ]
-        return _Part(
-            device, tf.reduce_all(tf.stack(has_values or [False])), _v1.train.Saver(objects)
-        )
+        variables = [each for each in objects if hasattr(each, "initializer")]
+        mark = tf.no_op()
+        if not variables:
+            # Nobody knows whether a table was lost: it is there, and empty. This variable, which is
+            # not saved, is lost with it.
+            own = _v1.Variable(0, trainable=False, collections=[], use_resource=True, name="lost")
+            variables, mark = [own], own.initializer
+        has_values = tf.reduce_all(tf.stack([_v1.is_variable_initialized(v) for v in variables]))
+        return _Part(device, has_values, _v1.train.Saver(objects), mark)
 
 
 class _ConsistentBuilder(BulkSaverBuilder):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +35,15 @@ def restart(cluster: TensorFlowCluster, task: str) -> None:
     job, index = task.split(":")
     cluster.tasks[task].stop(signal.SIGKILL)
     cluster.ready(cluster.begin(job, int(index)))
+
+
+def run(session: Any, fetches: Any, protocol: str) -> Any:
+    """Runs a step. On gRPC one that has lost a task may be cancelled, after which a
+    MonitoredTrainingSession does not begin anew.
+    """
+    while True:
+        with contextlib.suppress(*[tf.errors.CancelledError] * (protocol == "grpc")):
+            return session.run(fetches)
 
 
 class Trained:
@@ -83,14 +93,7 @@ class Trained:
 
     def values(self) -> dict[str, int]:
         """The number of steps that each variable has seen."""
-        while True:
-            try:
-                found = self.session.run(self.variables)
-                break
-            except tf.errors.CancelledError:
-                # On gRPC a step that has lost a task may fail so, after which a
-                # MonitoredTrainingSession does not begin anew.
-                assert self.protocol == "grpc"
+        found = run(self.session, self.variables, self.protocol)
         assert all(len(set(value.flat)) == 1 for value in found.values())
         return {name: int(value.flat[0]) for name, value in found.items()}
 
@@ -122,6 +125,38 @@ def test_only_what_a_ps_has_lost_is_restored(cluster: TensorFlowCluster, tmp_pat
     restart(cluster, "ps:1")
     assert trained.values() == saved
     trained.session.close()
+
+
+@pytest.mark.usefixtures("graph")
+def test_a_table_on_a_ps_without_variables_is_restored_with_its_ps_only(
+    cluster: TensorFlowCluster, tmp_path: Path
+) -> None:
+    with tf1.device("/job:ps/task:0/device:CPU:0"):
+        tf1.train.get_or_create_global_step()
+    with tf1.device("/job:ps/task:1/device:CPU:0"):
+        table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+        wanted = tf1.placeholder(tf.int64, [])
+        keys = tf.constant([7], tf.int64)
+        put, get = table.insert(keys, [wanted]), table.lookup(keys)
+    session = tf1.train.MonitoredTrainingSession(
+        cluster.target(),
+        config=session_config(60_000),
+        checkpoint_dir=str(tmp_path),
+        scaffold=tf1.train.Scaffold(saver=PartialSaver()),
+        save_checkpoint_steps=1_000_000,
+        log_step_count_steps=None,
+    )
+
+    def value() -> int:
+        return int(run(session, get, cluster.protocol)[0])
+
+    session.run(put, {wanted: 1})
+    restart(cluster, "ps:0")
+    assert value() == 1  # a session that has recovered saves what it begins with
+    session.run(put, {wanted: 2})
+    restart(cluster, "ps:1")
+    assert value() == 1
+    session.close()
 
 
 def test_a_chief_that_is_started_again_takes_nothing_back(
