@@ -49,9 +49,10 @@ with tf.train.MonitoredTrainingSession(server.target, index == 0, config=own) as
     Path(f"worker-{index}.began").touch()
     while len(list(Path().glob("worker-*.began"))) < workers:
         time.sleep(0.1)
-    steps = 0
+    steps, at = 0, time.monotonic()
     while not session.should_stop():
         session.run(train)
         steps += 1
+        took = time.monotonic() - at
         time.sleep(0.15 if index == workers - 1 else 0.05)
-print(f"worker:{index} took {steps} steps")
+print(f"worker:{index} took {steps} steps in {took:.0f} s")
