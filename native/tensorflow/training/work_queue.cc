@@ -60,30 +60,6 @@ constexpr int64_t kNoItem = -2;    // the number where there is no item now
 constexpr int64_t kFirstSleepUs = 10'000;
 constexpr int64_t kLongestSleepUs = 200'000;
 
-uint64_t Mixed(uint64_t value) {  // the finalizer of SplitMix64 (Steele, Lea, Flood, 2014)
-  value += 0x9E3779B97F4A7C15ull;
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
-  return value ^ (value >> 31);
-}
-
-// Where `index` of 0 to `count` - 1 is in the random order that belongs to `key`. A Feistel network
-// permutes the numbers of an even count of bits; those that are too large are permuted again.
-int64_t Shuffled(int64_t index, int64_t count, uint64_t key) {
-  int half_bits = 1;
-  while ((int64_t{1} << (2 * half_bits)) < count) ++half_bits;
-  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
-  auto value = static_cast<uint64_t>(index);
-  do {
-    for (uint64_t round = 0; round < 4; ++round) {
-      const uint64_t right = value & mask;
-      const uint64_t mixed = Mixed(key ^ Mixed(right << 8 | round));
-      value = right << half_bits | ((value >> half_bits ^ mixed) & mask);
-    }
-  } while (value >= static_cast<uint64_t>(count));
-  return static_cast<int64_t>(value);
-}
-
 struct Taken {
   int64_t number = 0;  // of an item of all epochs
   int64_t position = 0;
@@ -364,9 +340,6 @@ struct Queue {
 class TakeOp : public AsyncOpKernel {
  public:
   explicit TakeOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("items", &items_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("shuffle", &shuffles_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("worker", &taker_.worker));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("holder", &taker_.holder));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("fingerprint", &taker_.fingerprint));
@@ -412,32 +385,22 @@ class TakeOp : public AsyncOpKernel {
     return ctx->cancellation_manager() != nullptr && ctx->cancellation_manager()->IsCancelled();
   }
 
-  absl::Status Output(OpKernelContext* ctx, const std::vector<Taken>& taken) const {
+  static absl::Status Output(OpKernelContext* ctx, const std::vector<Taken>& taken) {
     const auto count = static_cast<int64_t>(taken.size());
-    Tensor* index = nullptr;
+    Tensor* item = nullptr;
     Tensor* number = nullptr;
     Tensor* position = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, {count}, &index));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, {count}, &item));
     TF_RETURN_IF_ERROR(ctx->allocate_output(1, {count}, &number));
     TF_RETURN_IF_ERROR(ctx->allocate_output(2, {count}, &position));
     for (int64_t i = 0; i < count; ++i) {
-      index->vec<int64_t>()(i) = IndexOf(taken[i].number);
+      item->vec<int64_t>()(i) = taken[i].number;
       number->vec<int64_t>()(i) = taken[i].is_filler ? kNoNumber : taken[i].number;
       position->vec<int64_t>()(i) = taken[i].position;
     }
     return absl::OkStatus();
   }
 
-  // Which of the items has this number in all epochs.
-  int64_t IndexOf(int64_t number) const {
-    const int64_t index = std::max<int64_t>(number, 0) % items_;
-    const auto epoch = static_cast<uint64_t>(number / items_);
-    return shuffles_ ? Shuffled(index, items_, Mixed(static_cast<uint64_t>(seed_)) ^ epoch) : index;
-  }
-
-  int64_t items_ = 0;
-  int64_t seed_ = 0;
-  bool shuffles_ = false;
   bool waits_ = true;
   Taker taker_;
 };
@@ -513,12 +476,9 @@ using tensorflow::shape_inference::ScalarShape;
 
 REGISTER_OP("TensorwireWorkTake")
     .Input("state: resource")
-    .Output("index: int64")
+    .Output("item: int64")
     .Output("number: int64")
     .Output("position: int64")
-    .Attr("items: int >= 1")
-    .Attr("seed: int")
-    .Attr("shuffle: bool")
     .Attr("worker: string")
     .Attr("holder: int")
     .Attr("fingerprint: int")

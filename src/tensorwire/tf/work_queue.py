@@ -110,13 +110,11 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             order.update(len(item).to_bytes(8, "little") + item)
         fingerprint = int.from_bytes(order.digest()[:8], "little", signed=True)
         self._ops = operations()
+        self._shuffle, self._seed = shuffle, seed or 0
         self._holder = random.SystemRandom().getrandbits(62) + 1
         self._worker = worker or _this_task()
         self._take = functools.partial(
             self._ops.tensorwire_work_take,
-            items=len(self._items),
-            seed=seed or 0,
-            shuffle=shuffle,
             worker=self._worker,
             holder=self._holder,
             fingerprint=fingerprint,
@@ -136,9 +134,9 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
 
     def take_item(self) -> WorkItem:
         """The next item, which is done when `done` has its receipt."""
-        index, number, position = self._taken(finishes=False)
+        item, number, position = self._taken(finishes=False)
         receipt = tf.stack([number, tf.constant(-1, tf.int64), tf.constant(1, tf.int64)])
-        return WorkItem(self._text(index), position, receipt)
+        return WorkItem(self._text(item), position, receipt)
 
     def __iter__(self) -> Iterator[WorkItem]:
         """TensorFlow 2: takes items as they are asked for, until all are done."""
@@ -178,8 +176,8 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
 
         # Each element and an end, without functions: TensorFlow would optimize them for each item,
         # which takes milliseconds.
-        def marked_elements(index: Any, number: Any, position: Any) -> Any:
-            elements = elements_of(self._text(index)).skip(position)
+        def marked_elements(item: Any, number: Any, position: Any) -> Any:
+            elements = elements_of(self._text(item)).skip(position)
             # Of an item that another worker has, one at a time, until all items are done.
             elements = elements.take(tf.where(number >= 0, tf.constant(-1, tf.int64), 1))
             end = _constant((_any_of(elements.element_spec), True))
@@ -230,7 +228,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             with tf.control_dependencies([asks.enqueue(True)]):
                 return answers.dequeue()
 
-        return _until_the_end_mark(ask).map(lambda index, *_: self._text(index))
+        return _until_the_end_mark(ask).map(lambda item, *_: self._text(item))
 
     def input_producer(self) -> Any:
         """A ``tf.queue.FIFOQueue`` of items, for readers of TensorFlow 1.
@@ -265,7 +263,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
     # Parts
 
     def _taken(self, finishes: bool) -> Any:
-        """The (index, number, position) of the next item."""
+        """The next item: its number in all epochs, that of its receipt, and its position."""
         if not tf.executing_eagerly():
             return [each[0] for each in self._take_some(1, finishes, waits=True)]
         # Not on the ps: an eager operation that waits there keeps one of a few threads, which the
@@ -281,12 +279,18 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
     def _take_some(self, most: int, finishes: bool, waits: bool) -> Any:
         return self._take(self._state.handle, most=most, finishes=finishes, waits=waits)
 
-    def _text(self, index: Any) -> Any:
+    def _text(self, item: Any) -> Any:
+        """The item that has this number in all epochs."""
+        count = tf.constant(len(self._items), tf.int64)
+        index = item % count
+        if self._shuffle:
+            seed = tf.stack([tf.constant(self._seed, tf.int64), item // count])
+            index = tf.random.experimental.index_shuffle(index, seed, count - 1)
         return tf.gather(tf.constant(self._items), index)
 
     def _on_demand(self, finishes: bool) -> tuple[Any, Any]:
-        """A queue of asks (True) and one of answers to them: (index, number, position). While many
-        items are left, an ask may have several answers.
+        """A queue of asks (True) and one of answers to them, which are as `_taken` gives. While
+        many items are left, an ask may have several answers.
         """
         # An iterator that is initialized again asks although the last ask was not answered.
         asks = tf.queue.FIFOQueue(2**20, [tf.bool], [[]])
@@ -388,9 +392,9 @@ def _until_the_end(take: Callable[[], Any]) -> Iterator[Any]:
 
 
 def _until_the_end_mark(answer: Callable[[Any], Any]) -> Any:
-    """A Dataset of the (index, number, position) that `answer` gives for 0, 1, 2 and so on."""
+    """A Dataset of the items that `answer` gives for 0, 1, 2 and so on, as `_taken` gives them."""
     answers = tf.data.Dataset.range(_NO_END).map(lambda number: tuple(answer(number)))
-    return answers.take_while(lambda index, *_: tf.greater_equal(index, 0))
+    return answers.take_while(lambda item, *_: tf.greater_equal(item, 0))
 
 
 def _constant(element: Any) -> Any:
