@@ -74,7 +74,7 @@ struct Taker {
   double timeout_s = 0;
   bool finishes = false;  // what it took before is done
   bool fills = false;     // takes an item that another one has in work, if no other is left
-  int64_t most = 1;       // items that it takes at once; the least that a queue allows is one
+  int64_t most = 1;       // items that it takes at once, while MostAtOnce allows it
 };
 
 // What a holder takes at once, while many items are left: at most this share of what it has done,
@@ -232,7 +232,7 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
     *variable->tensor() = value_ = value;
   }
 
-  // Others find places for theirs.
+  // At most half of the state's places are for those that take several.
   int64_t MostAtOnce(const Taker& taker) {
     const auto workers = static_cast<int64_t>(holders_.size());
     const auto done = static_cast<int64_t>(counts_[taker.worker].done);

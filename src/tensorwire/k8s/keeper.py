@@ -2,7 +2,7 @@
 
 The task is a sidecar of this process, so Kubernetes restarts the task while this process runs, and
 ends it afterwards. A label marks the Jobs whose end ends the job; the API server reports their
-state. Uses only the standard library, because it runs next to every ps.
+state. Needs only the standard library, because it runs next to every ps.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tensorwire.k8s.state import may_come
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _INTERVAL_S = 5.0
@@ -53,10 +55,7 @@ class Deciders:
             states = {c["type"] for c in conditions if c.get("status") == "True"}
             if "Failed" in states:
                 return False
-            # Workers that `k8s scale` may start: nobody waits for them.
-            notes = job["metadata"].get("annotations") or {}
-            may_come = "tensorwire/most-tasks" in notes and job["spec"].get("suspend")
-            if "Complete" in states or may_come:
+            if "Complete" in states or may_come(job):  # nobody waits for who may come
                 ended.add(str(job["metadata"]["name"]))
         return len(ended) < self._expected
 

@@ -87,7 +87,7 @@ def job_state(jobs: Sequence[Object], pods: Sequence[Object], events: Sequence[O
             index = int(notes.get(_FIRST_TASK, 0)) + int(member)
             by_task.setdefault((labels[_ROLE], index), []).append(pod)
     tasks = []
-    jobs = [job for job in jobs if not _may_come(job)]
+    jobs = [job for job in jobs if not may_come(job)]
     for job in jobs:
         role = _meta(job, "labels").get(_ROLE, "?")
         first = first_task(job)
@@ -111,7 +111,7 @@ def most_tasks(job: Object) -> int | None:
     return None if most is None else int(most)
 
 
-def _may_come(job: Object) -> bool:
+def may_come(job: Object) -> bool:
     """True for workers of which none runs: `k8s scale` may start them."""
     return most_tasks(job) is not None and bool(job["spec"].get("suspend"))
 

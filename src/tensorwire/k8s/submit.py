@@ -129,17 +129,20 @@ def scale(connection: Connection, name: str, workers: int) -> int:
     state = watch.observe(connection, name)
     if state.outcome is not None:
         raise TensorwireError(f"the job {name} has {state.outcome}: submit it again")
-    jobs = [job for job in _objects(connection, "batch/v1", "Job", name) if most_tasks(job)]
-    if not jobs:
+    groups = [
+        (job, Group("worker", 0, first_task(job), most))
+        for job in _objects(connection, "batch/v1", "Job", name)
+        if (most := most_tasks(job)) is not None
+    ]
+    if not groups:
         raise TensorwireError(
             f"the job {name} has a fixed number of workers: submit it with --max-workers"
         )
-    groups = [Group("worker", 0, first_task(job), most_tasks(job) or 0) for job in jobs]
-    most = sum(group.count for group in groups)
+    most = sum(group.count for _, group in groups)
     if not 1 <= workers <= most:
         raise UsageError(f"{name} can have 1 to {most} workers (its --max-workers), not {workers}")
     resource = connection.resource("batch/v1", "Job")
-    for job, group in zip(jobs, groups, strict=True):
+    for job, group in groups:
         running = group.running(workers)
         spec = {"suspend": not running, "completions": running or 1, "parallelism": running or 1}
         if any(job["spec"].get(field) != value for field, value in spec.items()):

@@ -25,8 +25,8 @@ class _Part:
     has_values: Any
     """A tensor: whether all variables have values."""
     saver: Any
-    mark: Any
-    """Gives the part's own variable a value, where it has one."""
+    mark: Any | None
+    """Gives the part's own variable a value, if it has one."""
 
 
 class Saver(tf.compat.v1.train.Saver):  # type: ignore[misc]
@@ -90,31 +90,34 @@ class Saver(tf.compat.v1.train.Saver):  # type: ignore[misc]
 
     def save(self, sess: Any, *args: Any, **options: Any) -> Any:
         path = super().save(sess, *args, **options)
-        sess.run([part.mark for part in self._parts])
+        self._mark(sess)
         return path
 
     def restore(self, sess: Any, save_path: str) -> None:
         has_values = sess.run([part.has_values for part in self._parts])
-        if not any(has_values):
+        if any(has_values):
+            for part, has in zip(self._parts, has_values, strict=True):
+                if not has:
+                    _log.warning(
+                        "tensorwire: %s has lost its variables: they are restored from %s, and no "
+                        "others",
+                        part.device or "what has no device",
+                        save_path,
+                    )
+                    part.saver.restore(sess, save_path)
+        else:
             super().restore(sess, save_path)
-            sess.run([part.mark for part in self._parts])
-            return
-        for part, has in zip(self._parts, has_values, strict=True):
-            if not has:
-                _log.warning(
-                    "tensorwire: %s has lost its variables: they are restored from %s, and no "
-                    "others",
-                    part.device or "what has no device",
-                    save_path,
-                )
-                part.saver.restore(sess, save_path)
-                sess.run(part.mark)
+        self._mark(sess)
+
+    def _mark(self, sess: Any) -> None:
+        """Notes that no part is lost now."""
+        sess.run([part.mark for part in self._parts if part.mark is not None])
 
 
 def _part(device: str, objects: list[Any]) -> _Part:
     with tf.device(device):
         variables = [each for each in objects if hasattr(each, "initializer")]
-        mark = tf.no_op()
+        mark = None
         if not variables:
             # Nobody knows whether a table was lost: it is there, and empty. This variable, which is
             # not saved, is lost with it.

@@ -28,6 +28,7 @@ _NOTHING = -2
 _MOST_IN_WORK = 1024
 """Items that are in work at one time. A worker that would take one more waits."""
 _MOST_AT_ONCE = 64
+"""Items that a worker takes in one step, while many are left."""
 _STATE_ATTR = "_tensorwire_work_queue"
 """kWorkQueueAttr of the plug-in."""
 
@@ -121,7 +122,8 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             timeout_s=item_timeout_s or 0.0,
             fills=synchronous,
         )
-        self._has_timeout = item_timeout_s is not None
+        # An item's timeout begins when it is taken, so none waits for another.
+        self._most = _MOST_AT_ONCE if item_timeout_s is None else 1
         self._state = _state_variable(name, [fingerprint, total, 0, *[-1] * (2 * _MOST_IN_WORK)])
         if not tf.executing_eagerly():
             self._give_back_when_the_session_ends()
@@ -295,8 +297,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         # An iterator that is initialized again asks although the last ask was not answered.
         asks = tf.queue.FIFOQueue(2**20, [tf.bool], [[]])
         answers = tf.queue.FIFOQueue(_MOST_AT_ONCE, [tf.int64] * 3, [[]] * 3)
-        # An item's timeout begins when it is taken, so none waits for another.
-        most = 1 if finishes or self._has_timeout else _MOST_AT_ONCE
+        most = 1 if finishes else self._most
         with tf.control_dependencies([asks.dequeue()]):
             taken = self._take_some(most, finishes, waits=True)
         _run_always(answers, answers.enqueue_many(taken), asks, answers)

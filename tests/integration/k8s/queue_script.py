@@ -35,10 +35,7 @@ with tf1.device(tf1.train.replica_device_setter(cluster=cluster, worker_device=d
         done = queue.done(receipt)
 
 with tf1.train.MonitoredTrainingSession(
-    server.target,
-    is_chief=index == 0,
-    checkpoint_dir=str(folder / "checkpoints"),
-    config=tf1.ConfigProto(),
+    server.target, is_chief=index == 0, checkpoint_dir=str(folder / "checkpoints")
 ) as session:
     while not session.should_stop():
         text, taken = session.run([item.text, item.receipt])

@@ -148,6 +148,13 @@ def test_a_worker_that_is_started_again_or_is_silent_loses_its_items(
     assert {first.take().text, first.take().text} == {b"0", b"1"}  # the second after the timeout
 
 
+def next_of(dataset: Any) -> Any:
+    """The next element of a dataset, whose iterator a session initializes with its tables."""
+    iterator = tf1.data.make_initializable_iterator(dataset)
+    tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return iterator.get_next()
+
+
 def elements(queue: WorkQueue) -> Any:
     """Item "n" has n elements."""
     rows = queue.dataset(
@@ -155,9 +162,7 @@ def elements(queue: WorkQueue) -> Any:
             lambda row: {"row": row, "item": item}
         )
     )
-    iterator = tf1.data.make_initializable_iterator(rows)
-    tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-    return iterator.get_next()
+    return next_of(rows)
 
 
 def test_an_item_is_done_with_its_last_element(cluster: TensorFlowCluster, tmp_path: Path) -> None:
@@ -185,10 +190,7 @@ def test_an_item_is_done_with_its_last_element(cluster: TensorFlowCluster, tmp_p
 @pytest.mark.newest
 def test_the_next_item_is_taken_with_the_last_element_but_one(cluster: TensorFlowCluster) -> None:
     def fours(queue: WorkQueue) -> Any:
-        rows = queue.dataset(lambda item: tf.data.Dataset.range(4))
-        iterator = tf1.data.make_initializable_iterator(rows)
-        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        return iterator.get_next()
+        return next_of(queue.dataset(lambda item: tf.data.Dataset.range(4)))
 
     worker = Worker(cluster, 0, 8, fours)
     for _ in range(4):
@@ -204,10 +206,7 @@ def test_a_worker_takes_several_items_while_many_are_left(cluster: TensorFlowClu
     """At most an eighth of what it has done, so that who is slow or has just come takes one."""
 
     def single(queue: WorkQueue) -> Any:
-        rows = queue.dataset(tf.data.Dataset.from_tensors)
-        iterator = tf1.data.make_initializable_iterator(rows)
-        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        return iterator.get_next()
+        return next_of(queue.dataset(tf.data.Dataset.from_tensors))
 
     worker, other = (Worker(cluster, index, 1500, single) for index in range(2))
     done: list[bytes] = []
@@ -247,9 +246,7 @@ def test_elements_may_be_ragged_sparse_or_of_unknown_shape(cluster: TensorFlowCl
         )
 
     def fetched(queue: WorkQueue) -> Any:
-        iterator = tf1.data.make_initializable_iterator(queue.dataset(of))
-        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        element, receipt = iterator.get_next()
+        element, receipt = next_of(queue.dataset(of))
         return {**element, "ragged": element["ragged"].to_tensor()}, receipt
 
     worker = Worker(cluster, 0, 2, fetched, shuffle=False)
@@ -371,9 +368,7 @@ def test_synchronous_workers_end_together(cluster: TensorFlowCluster) -> None:
 
 def test_the_spelling_of_deeprec(cluster: TensorFlowCluster) -> None:
     def of_dataset(queue: WorkQueue) -> Any:
-        iterator = tf1.data.make_initializable_iterator(queue.input_dataset())
-        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        return iterator.get_next()
+        return next_of(queue.input_dataset())
 
     for fetched in (of_dataset, lambda queue: queue.input_producer().dequeue()):
         worker = Worker(cluster, 0, 4, fetched, num_epochs=2, name=next(_NAMES))

@@ -22,7 +22,7 @@ from tensorwire.tf import WorkQueue
 from waiting import wait_until
 
 from .support import STEP_TIMEOUT_MS, TensorFlowCluster, tf1
-from .test_work_queue import Worker, queue_of
+from .test_work_queue import Worker, next_of, queue_of
 
 ITEMS, ROWS = 40, 3
 RUNS = int(os.environ.get("TENSORWIRE_KILLS", "2"))
@@ -37,9 +37,7 @@ def _training(queue: WorkQueue) -> Any:
             lambda row: tf.stack([tf.strings.to_number(item, tf.int64), row])
         )
     )
-    iterator = tf1.data.make_initializable_iterator(rows)
-    tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-    cell, receipt = iterator.get_next()
+    cell, receipt = next_of(rows)
     zeros = tf1.zeros_initializer()
     trained = tf1.get_variable("trained", [ITEMS, ROWS], tf.int64, zeros, use_resource=True)
     with tf.control_dependencies([trained.scatter_nd_add([cell], [1])]):
@@ -52,16 +50,16 @@ class Job:
     def __init__(self, protocol: str, workers: int, checkpoints: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.cluster = TensorFlowCluster(protocol, {"ps": 1, "worker": workers}, plugin=True)
-        self._checkpoints = checkpoints
+        self._checkpoints, self._count = checkpoints, workers
         self._workers: list[Worker] = []
         self._errors: list[BaseException] = []
 
-    def run(self, workers: int, meanwhile: Callable[[], None]) -> np.ndarray:
+    def run(self, meanwhile: Callable[[], None]) -> np.ndarray:
         """Returns how often each row of each item was trained on."""
         self.cluster.start_all()
         self._workers = [
             Worker(self.cluster, index, ITEMS, _training, self._checkpoints, shuffle=False)
-            for index in range(workers)
+            for index in range(self._count)
         ]
         threads = [
             threading.Thread(target=self._train, args=[each], daemon=True) for each in self._workers
@@ -111,7 +109,7 @@ class Job:
 def test_no_item_is_lost_with_a_worker(protocol: str, tmp_path: Path, seed: int) -> None:
     job = Job(protocol, 2, tmp_path, seed)
     with job.cluster:
-        trained = job.run(2, lambda: job.kill("worker", 1))
+        trained = job.run(lambda: job.kill("worker", 1))
     assert trained.min() >= 1, trained
 
 
@@ -130,7 +128,7 @@ def test_what_a_checkpoint_calls_done_is_not_done_again(
         job.kill("ps", 0)
 
     with job.cluster:
-        trained = job.run(1, save_and_kill)
+        trained = job.run(save_and_kill)
     assert trained.min() >= 1, trained  # nothing is lost
     saved = tf.train.load_checkpoint(path)
     taken, *in_work = saved.get_tensor("work_queue/state").tolist()[2:]
