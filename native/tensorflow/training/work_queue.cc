@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,13 +47,24 @@ enum { kFingerprint, kTotal, kNext, kHeader };
 // Its size does not change, and limits how many items can be in work. What is unused is this.
 constexpr int64_t kUnused = -1;
 
-// Columns of a receipt: an item's number, the index of an element in it (-1: the whole item), and
-// whether that element is the last one.
-enum { kNumber, kIndex, kIsLast, kReceipt };
+// A receipt has the number of an item, the index of an element in it, and whether that is the last
+// one. It is one integer, because a dataset makes one for each element.
+struct Receipt {
+  static constexpr int64_t kItems = int64_t{1} << 31;
+  static constexpr int64_t kWholeItem = kItems - 1;  // in place of an index
+  int64_t number;                                    // kNoNumber where the item is another holder's
+  int64_t index = 0;
+  bool is_last = false;
+
+  static Receipt Of(int64_t coded) {
+    return {coded >> 32, (coded & 0xffffffff) >> 1, (coded & 1) != 0};
+  }
+  int64_t Coded() const { return number * (int64_t{1} << 32) + 2 * index + (is_last ? 1 : 0); }
+};
 
 constexpr int64_t kNobody = 0;
-constexpr int64_t kNoNumber = -1;  // in receipts of items that are another holder's
-constexpr int64_t kNoItem = -2;    // the number where there is no item now
+constexpr int64_t kNoNumber = -1;
+constexpr int64_t kNoItem = -2;  // the number where there is no item now
 
 // How long a step that waits for an item sleeps before it looks again.
 constexpr int64_t kFirstSleepUs = 10'000;
@@ -115,13 +125,14 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
     std::lock_guard lock(mutex_);
     tensorflow::mutex_lock variable_lock(*variable->mu());
     TF_RETURN_IF_ERROR(Read(*variable, std::nullopt));
-    const auto rows = receipts.flat_inner_dims<int64_t>();
-    for (int64_t row = 0; row < rows.dimension(0); ++row) {
-      const auto at = items_.find(rows(row, kNumber));
+    const auto coded = receipts.flat<int64_t>();
+    for (int64_t i = 0; i < coded.size(); ++i) {
+      const Receipt receipt = Receipt::Of(coded(i));
+      const auto at = items_.find(receipt.number);
       if (at == items_.end() || at->second.holder != holder) continue;
       ++*accepted;
       changed_ = true;
-      if (at->second.Count(rows(row, kIndex), rows(row, kIsLast) != 0)) Finish(at);
+      if (at->second.Count(receipt)) Finish(at);
     }
     Write(variable);
     return absl::OkStatus();
@@ -152,7 +163,7 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
 
   WorkQueueFigures Figures() const override {
     std::lock_guard lock(mutex_);
-    WorkQueueFigures figures{name_, total_ == kNoEnd ? 0 : static_cast<uint64_t>(total_)};
+    WorkQueueFigures figures{name_, total_ == Receipt::kItems ? 0 : static_cast<uint64_t>(total_)};
     figures.done = static_cast<uint64_t>(next_) - items_.size();
     figures.workers = counts_;
     for (const auto& [number, item] : items_) {
@@ -165,23 +176,21 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
   }
 
  private:
-  static constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
-
   struct Item {
     int64_t holder = kNobody;
     steady_clock::time_point until = steady_clock::time_point::max();
     steady_clock::duration timeout{0};
-    int64_t position = 0;  // the elements before it are done
-    int64_t counted = 0;   // elements that are done
-    int64_t size = kNoEnd;
+    int64_t position = 0;            // the elements before it are done
+    int64_t counted = 0;             // elements that are done
+    int64_t size = Receipt::kItems;  // its elements, if that is known
 
     // Notes an element that is done. Returns whether all are.
-    bool Count(int64_t index, bool is_last) {
+    bool Count(const Receipt& receipt) {
       if (timeout.count() > 0) until = steady_clock::now() + timeout;
-      if (index < 0) return true;
+      if (receipt.index == Receipt::kWholeItem) return true;
       ++counted;
-      if (index == position) ++position;
-      if (is_last) size = index + 1;
+      if (receipt.index == position) ++position;
+      if (receipt.is_last) size = receipt.index + 1;
       return counted >= size;
     }
   };
@@ -205,7 +214,7 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
       return absl::OkStatus();
     }
     value_ = value;
-    total_ = state(kTotal);
+    total_ = std::min(state(kTotal), Receipt::kItems);
     next_ = state(kNext);
     items_.clear();
     for (int64_t at = kHeader; at + 1 < state.size() && state(at) != kUnused; at += 2) {
@@ -222,7 +231,7 @@ class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
     auto state = value.flat<int64_t>();
     state.setConstant(kUnused);
     state(kFingerprint) = value_.flat<int64_t>()(kFingerprint);
-    state(kTotal) = total_;
+    state(kTotal) = value_.flat<int64_t>()(kTotal);
     state(kNext) = next_;
     int64_t at = kHeader;
     for (const auto& [number, item] : items_) {
@@ -387,16 +396,15 @@ class TakeOp : public AsyncOpKernel {
 
   static absl::Status Output(OpKernelContext* ctx, const std::vector<Taken>& taken) {
     const auto count = static_cast<int64_t>(taken.size());
-    Tensor* item = nullptr;
     Tensor* number = nullptr;
-    Tensor* position = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, {count}, &item));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(1, {count}, &number));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(2, {count}, &position));
+    Tensor* receipt = nullptr;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, {count}, &number));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(1, {count}, &receipt));
     for (int64_t i = 0; i < count; ++i) {
-      item->vec<int64_t>()(i) = taken[i].number;
-      number->vec<int64_t>()(i) = taken[i].is_filler ? kNoNumber : taken[i].number;
-      position->vec<int64_t>()(i) = taken[i].position;
+      const Taken& one = taken[i];
+      number->vec<int64_t>()(i) = one.number;
+      receipt->vec<int64_t>()(i) =
+          Receipt{one.is_filler ? kNoNumber : one.number, one.position}.Coded();
     }
     return absl::OkStatus();
   }
@@ -412,15 +420,12 @@ class DoneOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    const Tensor& receipts = ctx->input(1);
-    OP_REQUIRES(ctx, receipts.dims() > 0 && receipts.dim_size(receipts.dims() - 1) == kReceipt,
-                absl::InvalidArgumentError("receipts of a work queue have 3 columns"));
     Tensor* accepted = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, {}, &accepted));
     int64_t& count = accepted->scalar<int64_t>()() = 0;
     Queue queue;
     OP_REQUIRES_OK(ctx, queue.Find(ctx));
-    OP_REQUIRES_OK(ctx, queue.leases->Done(holder_, receipts, queue.variable.get(), &count));
+    OP_REQUIRES_OK(ctx, queue.leases->Done(holder_, ctx->input(1), queue.variable.get(), &count));
   }
 
  private:
@@ -476,9 +481,8 @@ using tensorflow::shape_inference::ScalarShape;
 
 REGISTER_OP("TensorwireWorkTake")
     .Input("state: resource")
-    .Output("item: int64")
     .Output("number: int64")
-    .Output("position: int64")
+    .Output("receipt: int64")
     .Attr("worker: string")
     .Attr("holder: int")
     .Attr("fingerprint: int")

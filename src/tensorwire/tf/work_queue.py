@@ -23,8 +23,13 @@ from tensorwire.plugin.loader import operations
 _v1 = tf.compat.v1
 
 _NO_END = 2**63 - 1
-_NOTHING = -2
+_NO_ITEM = -2
 """The number of an item where there is none. kNoItem of the plug-in."""
+_MOST_ITEMS = 2**31
+_WHOLE_ITEM = 2**32 - 1
+"""Receipts are `Receipt` of the plug-in: an item's number above these bits, then the index of an
+element, then whether it is the last one. All bits: the whole item."""
+_NO_RECEIPT = -(2**63)
 _MOST_IN_WORK = 1024
 """Items that are in work at one time. A worker that would take one more waits."""
 _MOST_AT_ONCE = 64
@@ -41,7 +46,7 @@ class WorkItem(NamedTuple):
     position: Any
     """The number of its elements that are done, by whoever had it before. int64, shape []."""
     receipt: Any
-    """Tells `WorkQueue.done` that the whole item is done. int64, shape [3]."""
+    """Tells `WorkQueue.done` that the whole item is done. int64, shape []."""
 
 
 class WorkQueue(tf.Module):  # type: ignore[misc]
@@ -73,7 +78,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
 
     Args:
         items: the items, as strings, in the same order on every worker.
-        num_epochs: how often each item is given out; None: without end.
+        num_epochs: how often each item is given out; None: without end, which is 2^31 items.
         shuffle: whether each epoch has another order, which `seed` determines.
         item_timeout_s: seconds after which an item of which nothing was reported is given to
             another worker, for hosts that vanish without closing their connections. None: never.
@@ -106,6 +111,8 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         if item_timeout_s is not None and item_timeout_s <= 0:
             raise ValueError(f"item_timeout_s is {item_timeout_s}: expected more than 0, or None")
         total = _NO_END if num_epochs is None else num_epochs * len(self._items)
+        if num_epochs is not None and total >= _MOST_ITEMS:
+            raise ValueError(f"{total} items in all epochs: expected less than 2^31")
         order = hashlib.sha256(json.dumps([total, shuffle, seed or 0]).encode())
         for item in self._items:
             order.update(len(item).to_bytes(8, "little") + item)
@@ -136,9 +143,8 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
 
     def take_item(self) -> WorkItem:
         """The next item, which is done when `done` has its receipt."""
-        item, number, position = self._taken(finishes=False)
-        receipt = tf.stack([number, tf.constant(-1, tf.int64), tf.constant(1, tf.int64)])
-        return WorkItem(self._text(item), position, receipt)
+        item, first = self._taken(finishes=False)
+        return WorkItem(self._text(item), _position(first), _whole_item(first))
 
     def __iter__(self) -> Iterator[WorkItem]:
         """TensorFlow 2: takes items as they are asked for, until all are done."""
@@ -148,7 +154,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         """Reports what is done. In TensorFlow 1, an operation for the end of each step.
 
         Args:
-            receipts: of items or elements. int64, shape [..., 3].
+            receipts: of items or elements. int64, any shape.
 
         Returns how many of them were of items that this worker has in work: int64, shape []. The
         others were given to another worker or, after a restore, to nobody yet.
@@ -166,7 +172,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
                 elements in the same order whenever it is read.
         """
         asks, answers = self._on_demand(finishes=False)
-        without_elements = tf.queue.FIFOQueue(1, [tf.int64], [[3]])
+        without_elements = tf.queue.FIFOQueue(1, [tf.int64], [[]])
         _run_always(without_elements, self.done(without_elements.dequeue()), without_elements)
 
         def ask_if(needed: Any) -> Any:
@@ -176,47 +182,46 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             with tf.control_dependencies([ask_if(tf.equal(count, 0))]):
                 return answers.dequeue()
 
-        # Each element and an end, without functions: TensorFlow would optimize them for each item,
-        # which takes milliseconds.
-        def marked_elements(item: Any, number: Any, position: Any) -> Any:
-            elements = elements_of(self._text(item)).skip(position)
+        # Each element with its receipt, and an end. Without functions: TensorFlow would optimize
+        # them for each item, which takes milliseconds.
+        def marked_elements(item: Any, first: Any) -> Any:
+            elements = elements_of(self._text(item)).skip(_position(first))
             # Of an item that another worker has, one at a time, until all items are done.
-            elements = elements.take(tf.where(number >= 0, tf.constant(-1, tf.int64), 1))
+            elements = elements.take(tf.where(first >= 0, tf.constant(-1, tf.int64), 1))
             end = _constant((_any_of(elements.element_spec), True))
             marked = tf.data.Dataset.zip((elements, _constant(False).repeat())).concatenate(end)
-            return tf.data.Dataset.zip(
-                (marked, tf.data.Dataset.range(position, _NO_END), _constant(number).repeat())
-            )
+            return tf.data.Dataset.zip((marked, tf.data.Dataset.range(first, _NO_END, 2)))
 
         # Holds each element back until the next or the end is there, so that the last one is known.
         # Then the next item is taken, while that element is trained on: near the end a slow worker
         # has no other item in stock, which nobody could do.
         def look_ahead(held: Any, now: Any) -> Any:
             components, receipt = held  # scan holds no composite tensors
-            (element, is_end), index, number = now
+            (element, is_end), of_element = now
             former = tf.nest.pack_sequence_as(element, components, expand_composites=True)
-            is_empty = is_end & tf.equal(receipt[0], _NOTHING) & (number >= 0)
-            told = [
-                _if(is_empty, lambda: without_elements.enqueue([tf.stack([number, -1, 1])])),
-                ask_if(is_end),
-            ]
-            with tf.control_dependencies(told):
-                last = tf.concat([receipt[:2], [tf.cast(is_end, tf.int64)]], 0)
-            now_held = tf.where(is_end, tf.constant(_NOTHING, tf.int64), number)
-            components = tuple(tf.nest.flatten(element, expand_composites=True))
-            return (components, tf.stack([now_held, index, 0])), (former, last)
+            is_held = tf.not_equal(receipt, _NO_RECEIPT)
 
-        def is_element(_: Any, receipt: Any) -> Any:
-            return tf.not_equal(receipt[0], _NOTHING)
+            def at_the_end() -> Any:
+                is_empty = ~is_held & (of_element >= 0)
+                empty = _if(is_empty, lambda: without_elements.enqueue(_whole_item(of_element)))
+                return tf.group(empty, ask_if(True))
+
+            with tf.control_dependencies([_if(is_end, at_the_end)]):
+                receipt = receipt + tf.cast(is_end, tf.int64)
+            components = tuple(tf.nest.flatten(element, expand_composites=True))
+            now_held = (
+                components,
+                tf.where(is_end, tf.constant(_NO_RECEIPT, tf.int64), of_element),
+            )
+            return now_held, (former, receipt, is_held)
 
         marked = _until_the_end_mark(answer).flat_map(marked_elements)
         none = tf.nest.flatten(_any_of(marked.element_spec[0][0]), expand_composites=True)
-        nothing = (tuple(none), tf.constant([_NOTHING, 0, 0], tf.int64))
-        # Reads one element ahead. TensorFlow would read more by itself, and take items with them.
-        options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False
-        elements = marked.scan(nothing, look_ahead).filter(is_element)
-        return elements.prefetch(1).with_options(options)
+        nothing = (tuple(none), tf.constant(_NO_RECEIPT, tf.int64))
+        # These two only choose components, for which TensorFlow runs no function.
+        elements = marked.scan(nothing, look_ahead).filter(lambda *ahead: ahead[2])
+        elements = elements.map(lambda element, receipt, _: (element, receipt))
+        return _not_ahead(elements.prefetch(1))
 
     def input_dataset(self) -> Any:
         """A ``tf.data.Dataset`` of items: strings of shape []."""
@@ -230,7 +235,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
             with tf.control_dependencies([asks.enqueue(True)]):
                 return answers.dequeue()
 
-        return _until_the_end_mark(ask).map(lambda item, *_: self._text(item))
+        return _not_ahead(_until_the_end_mark(ask).map(lambda item, *_: self._text(item)))
 
     def input_producer(self) -> Any:
         """A ``tf.queue.FIFOQueue`` of items, for readers of TensorFlow 1.
@@ -265,7 +270,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
     # Parts
 
     def _taken(self, finishes: bool) -> Any:
-        """The next item: its number in all epochs, that of its receipt, and its position."""
+        """The next item: its number in all epochs, and the receipt of its first element."""
         if not tf.executing_eagerly():
             return [each[0] for each in self._take_some(1, finishes, waits=True)]
         # Not on the ps: an eager operation that waits there keeps one of a few threads, which the
@@ -273,7 +278,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         pause_s = 0.01
         while True:
             taken = [each[0] for each in self._take_some(1, finishes, waits=False)]
-            if taken[1].numpy() != _NOTHING:
+            if taken[0].numpy() != _NO_ITEM:
                 return taken
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.2)
@@ -296,7 +301,7 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         """
         # An iterator that is initialized again asks although the last ask was not answered.
         asks = tf.queue.FIFOQueue(2**20, [tf.bool], [[]])
-        answers = tf.queue.FIFOQueue(_MOST_AT_ONCE, [tf.int64] * 3, [[]] * 3)
+        answers = tf.queue.FIFOQueue(_MOST_AT_ONCE, [tf.int64] * 2, [[]] * 2)
         most = 1 if finishes else self._most
         with tf.control_dependencies([asks.dequeue()]):
             taken = self._take_some(most, finishes, waits=True)
@@ -396,6 +401,27 @@ def _until_the_end_mark(answer: Callable[[Any], Any]) -> Any:
     """A Dataset of the items that `answer` gives for 0, 1, 2 and so on, as `_taken` gives them."""
     answers = tf.data.Dataset.range(_NO_END).map(lambda number: tuple(answer(number)))
     return answers.take_while(lambda item, *_: tf.greater_equal(item, 0))
+
+
+def _not_ahead(dataset: Any) -> Any:
+    """TensorFlow would read ahead by itself, and so take items, or end those that it has."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    options.experimental_optimization.map_parallelization = False
+    return dataset.with_options(options)
+
+
+def _position(first: Any) -> Any:
+    """The index in the receipt of an item's first element."""
+    return tf.bitwise.right_shift(tf.bitwise.bitwise_and(first, _bits(_WHOLE_ITEM)), _bits(1))
+
+
+def _whole_item(receipt: Any) -> Any:
+    return tf.bitwise.bitwise_or(receipt, _bits(_WHOLE_ITEM))
+
+
+def _bits(of: int) -> Any:
+    return tf.constant(of, tf.int64)
 
 
 def _constant(element: Any) -> Any:

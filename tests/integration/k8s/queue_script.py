@@ -30,7 +30,7 @@ with tf1.device(tf1.train.replica_device_setter(cluster=cluster, worker_device=d
     step = tf1.train.get_or_create_global_step()
     queue = tensorwire.tf.WorkQueue([str(item) for item in range(ITEMS)])
     item = queue.take_item()
-    receipt = tf1.placeholder(tf.int64, [3])
+    receipt = tf1.placeholder(tf.int64, [])
     with tf.control_dependencies([tf1.assign_add(step, 1)]):
         done = queue.done(receipt)
 

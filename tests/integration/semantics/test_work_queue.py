@@ -50,7 +50,7 @@ class Worker:
                 texts = [f"{i}" for i in range(items)]
                 self.queue = WorkQueue(texts, worker=self.device, **options)
                 self.fetched = fetched(self.queue)
-                self.receipt = tf1.placeholder(tf.int64, [None, 3])
+                self.receipt = tf1.placeholder(tf.int64, [None])
                 with tf.control_dependencies([tf1.assign_add(self.steps, 1)]):
                     self.done = self.queue.done(self.receipt)
                 self.progress = self.queue.progress()
@@ -74,7 +74,7 @@ class Worker:
 
 
 def number_of(receipt: Any) -> int:
-    return int(receipt[0])
+    return int(receipt) >> 32
 
 
 def queue_of(cluster: TensorFlowCluster) -> dict[str, int]:
@@ -129,7 +129,8 @@ def test_a_lost_worker_gives_back_what_is_not_done(cluster: TensorFlowCluster) -
     assert queue_of(cluster) == {"items": 3, "done": 1, "in_work": 2, "returned": 0}
     cluster.tasks["worker:1"].stop(signal.SIGKILL)
     again = first.take()  # waits until the loss is noticed
-    assert (again.text, again.receipt[0]) == (given_back.text, number_of(given_back.receipt))
+    assert again.text == given_back.text
+    assert number_of(again.receipt) == number_of(given_back.receipt)
     assert first.session.run(first.progress) == (1, 3)
     assert first.reports(again.receipt, kept.receipt) == 2
     with pytest.raises(tf.errors.OutOfRangeError):
@@ -197,7 +198,7 @@ def test_the_next_item_is_taken_with_the_last_element_but_one(cluster: TensorFlo
     for _ in range(4):
         for row in range(4):
             element, receipt = worker.take()
-            assert (element, receipt[2]) == (row, row == 3)
+            assert (element, receipt & 1) == (row, row == 3)
             await_in_work(cluster, 1 if row < 2 else 2)
             assert worker.reports(receipt) == 1
 
@@ -340,7 +341,8 @@ def test_synchronous_workers_end_together(cluster: TensorFlowCluster) -> None:
                 optimizer = tf1.train.SyncReplicasOptimizer(
                     tf1.train.GradientDescentOptimizer(0.1), 2, 2
                 )
-                train = optimizer.minimize(weight * tf.cast(receipt[1], tf.float32), steps)
+                position = tf.cast(receipt % 2**32 // 2, tf.float32)
+                train = optimizer.minimize(weight * position, steps)
                 with tf.control_dependencies([train]):
                     step = queue.done(receipt)
                 hooks = [
@@ -366,6 +368,16 @@ def test_synchronous_workers_end_together(cluster: TensorFlowCluster) -> None:
     assert all(each.wait(60) for each in ended)
     for thread in threads:
         thread.join(STEP_TIMEOUT_MS / 1e3)
+
+
+@pytest.mark.newest
+def test_an_item_of_input_dataset_is_done_when_the_next_one_is_taken(
+    cluster: TensorFlowCluster,
+) -> None:
+    worker = Worker(cluster, 0, 40, lambda queue: next_of(queue.input_dataset()))
+    for done in range(20):
+        worker.take()
+        assert queue_of(cluster) == {"items": 40, "done": done, "in_work": 1, "returned": 0}
 
 
 def test_the_spelling_of_deeprec(cluster: TensorFlowCluster) -> None:
