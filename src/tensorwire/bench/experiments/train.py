@@ -8,6 +8,7 @@ valid even on a noisy machine. The first turn of each is a warm-up and is not co
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 import socket
 import statistics as stdlib_statistics
@@ -43,6 +44,7 @@ _EVALUATION_BATCH = 8192
 _START_DEADLINE_S = 60
 _REPLY_TIMEOUT_S = 300.0
 _SLOWEST_STEP_S = 5.0
+_VARIABLES, TFRA = "variables", "tfra"
 _ESTABLISHED = 1 << 1  # linux/tcp_states.h
 _INET_DIAG_INFO = 1 << 1  # linux/inet_diag.h
 
@@ -89,8 +91,22 @@ def network() -> str:
 class TrainTask(ServerTask):
     """A ps, or the base of a worker."""
 
+    def __init__(
+        self,
+        spec: Mapping[str, Sequence[str]],
+        job: str,
+        index: int,
+        protocol: str,
+        rewrites: Sequence[str] = (),
+        tables: str = _VARIABLES,
+    ) -> None:
+        if tables == TFRA:
+            import tensorflow_recommenders_addons  # noqa: F401 - its operations and kernels
+        super().__init__(spec, job, index, protocol, rewrites)
+        self._tables = tables
+
     def build_model(self, name: str, file: Path, batch_size: int, seed: int) -> wide_deep.Graph:
-        """Builds a model in the default graph, with its variables on the ps."""
+        """Builds a model in the default graph, with its variables and tables on the ps."""
         tf, v1 = self._tf, self._tf.compat.v1
         # Each worker has its own order of batches, which is the same for every protocol.
         v1.set_random_seed(seed + self._index)
@@ -98,7 +114,9 @@ class TrainTask(ServerTask):
         with v1.device(v1.train.replica_device_setter(worker_device=self._device, cluster=cluster)):
             columns = MODELS[name].columns
             record = wide_deep.endless(tf, columns, file, batch_size)
-            return wide_deep.build(tf, columns, record, batch_size)
+            growing = range(cluster.num_tasks("ps") if self._tables == TFRA else 0)
+            tables_on = [f"/job:ps/task:{index}/device:CPU:0" for index in growing]
+            return wide_deep.build(tf, columns, record, batch_size, tables_on)
 
     def training_session(self, checkpoint_directory: str = "") -> Any:
         """Opens a session; that of the chief, the first worker, initializes the variables."""
@@ -130,6 +148,7 @@ class TrainWorker(TrainTask):
         index: int,
         protocol: str,
         rewrites: Sequence[str],
+        tables: str,
         model: str,
         batch_size: int,
         seed: int,
@@ -143,7 +162,7 @@ class TrainWorker(TrainTask):
             train_file: empty if the worker must make its own file.
             checkpoint_directory: empty for no checkpoints.
         """
-        super().__init__(spec, job, index, protocol, rewrites)
+        super().__init__(spec, job, index, protocol, rewrites, tables)
         self._session: Any = None
         self._held_out_file = held_out_file
         self._checkpoint_directory = checkpoint_directory
@@ -315,6 +334,11 @@ class Train(Experiment[None, TrainResult]):
         "flights: the demo's model; ctr: 26 categorical and 200 further small columns, synthetic.",
         choices=tuple(MODELS),
     )
+    tables: str = option(
+        _VARIABLES,
+        "variables of fixed size; tfra: tables of tensorflow-recommenders-addons, which grow.",
+        choices=(_VARIABLES, TFRA),
+    )
     steps: int = option(2000, "Training steps of all workers together, for each protocol.", least=1)
     ps: int = option(2, least=1, most=16)
     workers: int = option(2, least=1, most=16)
@@ -351,6 +375,11 @@ class Train(Experiment[None, TrainResult]):
 
     def variants(self, hosts: HostPool) -> Sequence[Variant[None, TrainResult]]:
         check_installed()
+        if self.tables == TFRA and not importlib.util.find_spec("tensorflow_recommenders_addons"):
+            raise TensorwireError(
+                "--tables tfra needs tensorflow-recommenders-addons: pip install "
+                "tensorflow-recommenders-addons, beside the TensorFlow that it is made for"
+            )
         shared: list[examples.ExampleFiles] = []
         return [TrainVariant(each, self, hosts, shared) for each in self.settings]
 
@@ -415,7 +444,7 @@ class TrainVariant(ClusterVariant[None, TrainResult]):
         super().start()
 
     def setup(self, job: str, index: int) -> Message:
-        setup = super().setup(job, index)
+        setup = {**super().setup(job, index), "tables": self._plan.tables}
         if job == "ps":
             return setup
         (files,) = self._shared

@@ -11,7 +11,8 @@ Only :func:`build` needs TensorFlow, which its caller passes to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,13 @@ def endless(tf: Any, columns: Sequence[Column], train_file: Path, batch_size: in
     return tf.compat.v1.data.make_one_shot_iterator(shuffled).get_next()
 
 
-def build(tf: Any, columns: Sequence[Column], record: Any, batch_size: int) -> Graph:
+def build(
+    tf: Any,
+    columns: Sequence[Column],
+    record: Any,
+    batch_size: int,
+    tables_on: Sequence[str] = (),
+) -> Graph:
     """Builds the model into the current graph.
 
     Variables are created with ``tf.compat.v1.get_variable`` under the caller's device function
@@ -95,6 +102,8 @@ def build(tf: Any, columns: Sequence[Column], record: Any, batch_size: int) -> G
 
     Args:
         record: the batch of a step, an element of `records`.
+        tables_on: devices that get the tables in turn, as tables of tensorflow-recommenders-addons,
+            which grow with the ids that occur. Without it the tables are variables.
     """
     v1 = tf.compat.v1
     batch = tf.io.decode_raw(record, tf.int32)
@@ -103,35 +112,30 @@ def build(tf: Any, columns: Sequence[Column], record: Any, batch_size: int) -> G
         tf.cast(batch[:, :-1], tf.int64), [None, len(columns)], name="ids"
     )
     labels = tf.cast(batch[:, -1], tf.float32)
-    column_ids = tf.unstack(ids, axis=1)
+    column_ids = dict(zip((each.name for each in columns), tf.unstack(ids, axis=1), strict=True))
+
+    def lookup(column: Column, dim: int, initializer: Any) -> tuple[Any, Any]:
+        """The rows of this column's ids in a new table, and what an optimizer updates."""
+        column_id = column_ids[column.name]
+        if tables_on:
+            return _growing_lookup(column.name, dim, initializer, next(devices), column_id)
+        table = v1.get_variable(column.name, [column.buckets, dim], initializer=initializer)
+        return tf.nn.embedding_lookup(table, column_id), table
 
     # All tables of one kind are created in a row, so round robin spreads each kind over all ps.
+    devices: Iterator[str] = itertools.cycle(tables_on)
     with v1.variable_scope("deep"):
-        tables = [
-            v1.get_variable(
-                column.name,
-                [column.buckets, column.embedding_dim],
-                initializer=v1.truncated_normal_initializer(stddev=0.05, seed=c),
+        deep = [
+            lookup(
+                column, column.embedding_dim, v1.truncated_normal_initializer(stddev=0.05, seed=c)
             )
             for c, column in enumerate(columns)
         ]
     with v1.variable_scope("wide"):
-        weights = [
-            (
-                v1.get_variable(
-                    column.name, [column.buckets, 1], initializer=v1.zeros_initializer()
-                ),
-                i,
-            )
-            for column, i in zip(columns, column_ids, strict=True)
-            if column.is_wide
-        ]
+        wide = [lookup(each, 1, v1.zeros_initializer()) for each in columns if each.is_wide]
         bias = v1.get_variable("bias", [1], initializer=v1.zeros_initializer())
 
-    hidden = tf.concat(
-        [tf.nn.embedding_lookup(table, i) for table, i in zip(tables, column_ids, strict=True)],
-        axis=1,
-    )
+    hidden = tf.concat([rows for rows, _ in deep], axis=1)
     with v1.variable_scope("deep"):
         width = sum(column.embedding_dim for column in columns)
         for layer, units in enumerate((*HIDDEN_UNITS, 1)):
@@ -147,17 +151,41 @@ def build(tf: Any, columns: Sequence[Column], record: Any, batch_size: int) -> G
             if units != 1:
                 hidden = tf.nn.relu(hidden)
             width = units
-    linear = tf.add_n([tf.nn.embedding_lookup(weight, i) for weight, i in weights])
+    linear = tf.add_n([rows for rows, _ in wide])
     logits = tf.squeeze(hidden + linear + bias, axis=1, name="logits")
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
 
     global_step = v1.train.get_or_create_global_step()
-    wide_train = v1.train.FtrlOptimizer(WIDE_LEARNING_RATE).minimize(
-        loss, var_list=v1.trainable_variables("wide")
+    wide_optimizer = v1.train.FtrlOptimizer(WIDE_LEARNING_RATE)
+    deep_optimizer = v1.train.AdagradOptimizer(DEEP_LEARNING_RATE)
+    if tables_on:
+        grows = _dynamic_embedding().DynamicEmbeddingOptimizer
+        wide_optimizer, deep_optimizer = grows(wide_optimizer), grows(deep_optimizer)
+    # The tables of variables are among these, other ones are not.
+    dense = v1.trainable_variables
+    wide_train = wide_optimizer.minimize(
+        loss, var_list=dense("wide") + [table for _, table in wide if tables_on]
     )
-    deep_train = v1.train.AdagradOptimizer(DEEP_LEARNING_RATE).minimize(
-        loss, var_list=v1.trainable_variables("deep")
+    deep_train = deep_optimizer.minimize(
+        loss, var_list=dense("deep") + [table for _, table in deep if tables_on]
     )
     with v1.control_dependencies([wide_train, deep_train]):
         train = v1.assign_add(global_step, 1).op
     return Graph(ids=ids, logits=logits, loss=loss, global_step=global_step, train=train)
+
+
+def _dynamic_embedding() -> Any:
+    from tensorflow_recommenders_addons import dynamic_embedding
+
+    return dynamic_embedding
+
+
+def _growing_lookup(name: str, dim: int, initializer: Any, device: str, ids: Any) -> Any:
+    """As `lookup` of `build`. Workers add what they change to a row, as each does not see what the
+    others change meanwhile (bp_v2).
+    """
+    embedding = _dynamic_embedding()
+    table = embedding.get_variable(
+        name, dim=dim, initializer=initializer, devices=[device], bp_v2=True
+    )
+    return embedding.embedding_lookup_unique(table, ids, name=name, return_trainable=True)
