@@ -8,6 +8,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tensorwire
 from tensorwire.errors import TensorwireError, UsageError
@@ -31,6 +32,46 @@ def engine_library() -> Path:
     return native_folder() / _LIBRARY
 
 
+class Library:
+    """A library whose functions return null or an error text, or a number."""
+
+    def __init__(self, path: Path, prefix: str = "tensorwire_") -> None:
+        self._prefix = prefix
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise TensorwireError(
+                f"cannot load {path}: {error}; install tensorwire again"
+            ) from None
+
+    def number(self, name: str, *arguments: Any) -> int:
+        """Calls a function that returns an int."""
+        return int(self._library[f"{self._prefix}{name}"](*map(_for_c, arguments)))
+
+    def words(self, name: str, *arguments: Any) -> str | None:
+        """Calls a function that returns text; an argument is what Python makes of it."""
+        function = self._library[f"{self._prefix}{name}"]
+        function.restype = ctypes.c_char_p
+        said: bytes | None = function(*map(_for_c, arguments))
+        return None if said is None else said.decode(errors="replace")
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function that returns null or an error, which becomes a TensorwireError."""
+        if (error := self.words(name, *arguments)) is not None:
+            raise TensorwireError(error)
+
+
+def _for_c(argument: Any) -> Any:
+    """Text, numbers and arrays of numpy as C takes them."""
+    if isinstance(argument, str):
+        return os.fsencode(argument)
+    if isinstance(argument, int):
+        return ctypes.c_int64(argument)  # an int of C takes the lower half of it
+    if isinstance(argument, float):
+        return ctypes.c_double(argument)
+    return getattr(argument, "ctypes", argument)
+
+
 def data_port(grpc_port: int) -> int:
     """The data port of a gRPC port, if no `.endpoint_map` names another one.
 
@@ -41,8 +82,7 @@ def data_port(grpc_port: int) -> int:
     """
     if not 1 <= grpc_port <= 65535:
         raise UsageError(f"a port is 1..65535, not {grpc_port}")
-    port: int = _engine().tensorwire_data_port(grpc_port)
-    return port
+    return _engine().number("data_port", grpc_port)
 
 
 def second_data_port(grpc_port: int) -> int | None:
@@ -54,8 +94,7 @@ def second_data_port(grpc_port: int) -> int | None:
         UsageError: `grpc_port` is not in 1..65535.
     """
     data_port(grpc_port)
-    port: int = _engine().tensorwire_second_data_port(grpc_port)
-    return port or None
+    return _engine().number("second_data_port", grpc_port) or None
 
 
 def parse_endpoint_map(text: str, filename: str) -> dict[str, str]:
@@ -70,12 +109,8 @@ def parse_endpoint_map(text: str, filename: str) -> dict[str, str]:
         found[os.fsdecode(grpc_address)] = os.fsdecode(data_address)
 
     data = os.fsencode(text)
-    _check(
-        _engine().tensorwire_parse_endpoint_map(
-            data, len(data), os.fsencode(filename), _Endpoint(add), None
-        ),
-        page="docs/settings.md#ports",
-    )
+    arguments = (data, len(data), filename, _Endpoint(add), None)
+    _check("parse_endpoint_map", *arguments, page="docs/settings.md#ports")
     return found
 
 
@@ -110,12 +145,10 @@ def reach(
     round_trip_us, clock_ahead_us = ctypes.c_int64(), ctypes.c_int64()
     bytes_per_s = ctypes.c_double()
     _check(
-        _engine().tensorwire_reach(
-            *(os.fsencode(address), second_port or 0, os.fsencode(peer)),
-            *(math.ceil(1e3 * timeout_s), math.ceil(1e3 * rate_s)),
-            *(version, len(version), ctypes.byref(round_trip_us), ctypes.byref(clock_ahead_us)),
-            ctypes.byref(bytes_per_s),
-        )
+        "reach",
+        *(address, second_port or 0, peer, math.ceil(1e3 * timeout_s), math.ceil(1e3 * rate_s)),
+        *(version, len(version), ctypes.byref(round_trip_us), ctypes.byref(clock_ahead_us)),
+        ctypes.byref(bytes_per_s),
     )
     return Reached(
         os.fsdecode(version.value),
@@ -131,36 +164,15 @@ def check_security() -> None:
     Raises:
         UsageError: they are invalid; the message says why.
     """
-    _check(_engine().tensorwire_check_security(), page="SECURITY.md")
+    _check("check_security", page="SECURITY.md")
 
 
-def _check(words: bytes | None, page: str = "") -> None:
-    if words is not None:
-        raise UsageError(os.fsdecode(words), page=page)
+def _check(name: str, *arguments: Any, page: str = "") -> None:
+    """Calls a function of the engine that returns null or an error of the user."""
+    if (error := _engine().words(name, *arguments)) is not None:
+        raise UsageError(error, page=page)
 
 
 @functools.cache
-def _engine() -> ctypes.CDLL:
-    path = engine_library()
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise TensorwireError(f"cannot load {path}: {error}; install tensorwire again") from None
-    library.tensorwire_data_port.argtypes = [ctypes.c_int]
-    library.tensorwire_data_port.restype = ctypes.c_int
-    library.tensorwire_second_data_port.argtypes = [ctypes.c_int]
-    library.tensorwire_second_data_port.restype = ctypes.c_int
-    library.tensorwire_parse_endpoint_map.argtypes = [
-        *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, _Endpoint, ctypes.c_void_p)
-    ]
-    library.tensorwire_parse_endpoint_map.restype = ctypes.c_char_p
-    library.tensorwire_reach.argtypes = [
-        *(ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_int),
-        *(ctypes.c_char_p, ctypes.c_size_t),
-        *(ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64)),
-        ctypes.POINTER(ctypes.c_double),
-    ]
-    library.tensorwire_reach.restype = ctypes.c_char_p
-    library.tensorwire_check_security.argtypes = []
-    library.tensorwire_check_security.restype = ctypes.c_char_p
-    return library
+def _engine() -> Library:
+    return Library(engine_library())

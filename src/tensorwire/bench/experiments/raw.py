@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tensorwire import __version__
 from tensorwire.bench.frame.tasks import HostedTask, request, used_cpu_s
 from tensorwire.bench.lab.channel import Message
-from tensorwire.engine import data_port, native_folder
+from tensorwire.engine import Library, data_port, native_folder
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler
 
@@ -40,41 +40,6 @@ _CHANNEL_OPTIONS = (
 )
 # Without this, two servers on one port would share its connections.
 _SERVER_OPTIONS = (*_UNLIMITED, ("grpc.so_reuseport", 0))
-
-
-class Library:
-    """A library whose functions return null or an error text, which becomes a TensorwireError."""
-
-    def __init__(self, path: Path, prefix: str = "tensorwire_") -> None:
-        self._prefix = prefix
-        try:
-            self._library = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise TensorwireError(
-                f"cannot load {path}: {error}; install tensorwire again"
-            ) from None
-
-    def words(self, name: str, *arguments: Any) -> str | None:
-        """Calls a function; an argument is what Python makes of it: text, numbers, arrays."""
-        function = self._library[f"{self._prefix}{name}"]
-        function.restype = ctypes.c_char_p
-        said: bytes | None = function(*map(_for_c, arguments))
-        return None if said is None else said.decode(errors="replace")
-
-    def call(self, name: str, *arguments: Any) -> None:
-        error = self.words(name, *arguments)
-        if error is not None:
-            raise TensorwireError(error)
-
-
-def _for_c(argument: Any) -> Any:
-    if isinstance(argument, str):
-        return argument.encode()
-    if isinstance(argument, int):
-        return ctypes.c_int64(argument)  # an int of C takes the lower half of it
-    if isinstance(argument, float):
-        return ctypes.c_double(argument)
-    return argument.ctypes if isinstance(argument, np.ndarray) else argument
 
 
 def _raw_library() -> Path:

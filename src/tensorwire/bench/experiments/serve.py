@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tensorwire.bench.experiments.raw import Library
 from tensorwire.bench.experiments.tensors import GRPCPP, ClusterVariant, PluginTask
 from tensorwire.bench.frame import statistics
 from tensorwire.bench.frame.columns import Column, LatencyUs, table
@@ -37,7 +36,7 @@ from tensorwire.bench.frame.tasks import Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
 from tensorwire.bench.lab.ports import CLOSE_WAIT, ESTABLISHED, tcp_sockets
-from tensorwire.engine import data_port
+from tensorwire.engine import Library, data_port
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
 from tensorwire.report.section import Section
