@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import tensorwire
@@ -33,16 +34,14 @@ _LINKS_S = 10.0
 
 
 @dataclass(frozen=True)
-class _Checked:
-    """The results for one task."""
+class _Answer:
+    """A task that answers."""
 
     name: str
-    finding: Finding
-    data_address: str = ""
-    second_port: int | None = None
-    peer: str = ""
-    on_this_host: bool = False
-    reached: engine.Reached | None = None
+    reached: engine.Reached
+    on_this_host: bool
+    reach: Callable[[float], engine.Reached]
+    """Greets it again, and sends data for so many seconds."""
 
 
 def tasks(cluster: ClusterSpec, timeout_s: float, map_path: Path) -> Iterator[Finding]:
@@ -57,29 +56,28 @@ def tasks(cluster: ClusterSpec, timeout_s: float, map_path: Path) -> Iterator[Fi
     mapped = read_endpoint_map(map_path) if map_path.exists() else {}
     named = list(cluster.tasks())
 
-    def check_task(one: tuple[Task, str]) -> _Checked:
+    def check_task(one: tuple[Task, str]) -> tuple[Finding, _Answer | None]:
         task, address = one
         if address in mapped:
             return _check_task(task, address, [mapped[address]], f"from {map_path}", timeout_s)
         by_rule = data_addresses(address)
         return _check_task(task, address, by_rule, "derived from its gRPC port", timeout_s)
 
-    checks = []
+    answers = []
     with ThreadPoolExecutor(max_workers=min(_AT_ONCE, max(1, len(named)))) as pool:
-        for each in pool.map(check_task, named):
-            yield each.finding
-            checks.append(each)
-    reached = [each for each in checks if each.reached is not None]
-    if reached:
-        yield _versions(reached)
-        yield _clocks(reached)
-        yield _links(reached, timeout_s)
+        for finding, answer in pool.map(check_task, named):
+            yield finding
+            answers += [answer] if answer is not None else []
+    if answers:
+        yield _versions(answers)
+        yield _clocks(answers)
+        yield _links(answers)
 
 
 def _check_task(
     task: Task, grpc: str, data: Sequence[str], origin: str, timeout_s: float
-) -> _Checked:
-    name = f"{task.job}:{task.index}"
+) -> tuple[Finding, _Answer | None]:
+    name, peer = f"{task.job}:{task.index}", f"/job:{task.job}/replica:0/task:{task.index}"
     on_this_host, error = _connect(grpc, timeout_s)
     if error:
         text = f"no server at {grpc}: {error}"
@@ -88,27 +86,20 @@ def _check_task(
                 "take it out of the cluster: an evaluator serves nobody, and a session without "
                 "device filters waits for it for ever"
             )
-            return _Checked(name, checked("warning", name, text, advice))
+            return checked("warning", name, text, advice), None
         advice = "start the task, or check its address, and that its port is open between the hosts"
-        return _Checked(name, checked("error", name, text, advice))
+        return checked("error", name, text, advice), None
     second_port = split_address(data[1])[1] if len(data) > 1 else None
-    task_found = _Checked(
-        name,
-        checked("ok", name, ""),
-        data[0],
-        second_port,
-        f"/job:{task.job}/replica:0/task:{task.index}",
-        on_this_host,
-    )
+    reach = partial(engine.reach, data[0], second_port, peer, timeout_s)
     try:
-        reached = engine.reach(data[0], second_port, task_found.peer, timeout_s)
+        reached = reach()
     except UsageError as words:
-        return replace(task_found, finding=_not_reached(name, grpc, data, origin, str(words)))
+        return _not_reached(name, grpc, data, origin, str(words)), None
     text = (
         f"{grpc} and its data port {' or '.join(data)} answer, in {1e3 * reached.round_trip_s:.1f} "
-        f"ms; it is {task_found.peer} and accepts this host"
+        f"ms; it is {peer} and accepts this host"
     )
-    return replace(task_found, finding=checked("ok", name, text), reached=reached)
+    return checked("ok", name, text), _Answer(name, reached, on_this_host, reach)
 
 
 def _not_reached(name: str, grpc: str, data: Sequence[str], origin: str, words: str) -> Finding:
@@ -130,12 +121,12 @@ def _not_reached(name: str, grpc: str, data: Sequence[str], origin: str, words: 
     )
 
 
-def _versions(reached: Sequence[_Checked]) -> Finding:
+def _versions(answers: Sequence[_Answer]) -> Finding:
     here = tensorwire.__version__
     others = [
         f"{each.name} has {each.reached.version or 'an older one'}"
-        for each in reached
-        if each.reached is not None and each.reached.version != here
+        for each in answers
+        if each.reached.version != here
     ]
     if not others:
         return checked("ok", "versions", f"all tasks that answer have tensorwire {here}, too")
@@ -147,8 +138,8 @@ def _versions(reached: Sequence[_Checked]) -> Finding:
     )
 
 
-def _clocks(reached: Sequence[_Checked]) -> Finding:
-    known = [(each.name, each.reached) for each in reached if each.reached and each.reached.version]
+def _clocks(answers: Sequence[_Answer]) -> Finding:
+    known = [(each.name, each.reached) for each in answers if each.reached.version]
     if not known:
         return checked("warning", "clocks", "no task reports its clock")
     name, worst = max(known, key=lambda each: abs(each[1].clock_ahead_s))
@@ -163,17 +154,16 @@ def _clocks(reached: Sequence[_Checked]) -> Finding:
     return checked("warning", "clocks", text, advice)
 
 
-def _links(reached: Sequence[_Checked], timeout_s: float) -> Finding:
+def _links(answers: Sequence[_Answer]) -> Finding:
     """Measures one task at a time, because parallel transfers would share this host's link."""
-    others = [each for each in reached if not each.on_this_host]
+    others = [each for each in answers if not each.on_this_host]
     if not others:
         return checked("ok", "links", "not measured: all tasks that answer are on this host")
     rates: dict[str, float] = {}
     rate_s = min(_LINK_S, _LINKS_S / len(others))
     try:
         for each in others:
-            known = (each.data_address, each.second_port, each.peer)
-            rates[each.name] = engine.reach(*known, timeout_s, rate_s).bytes_per_s
+            rates[each.name] = each.reach(rate_s).bytes_per_s
     except UsageError as words:
         advice = "run this command again; if it fails again, check the network"
         return checked("error", "links", f"{each.name} was lost: {words}", advice)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily as Counter
+from prometheus_client.core import GaugeMetricFamily as Gauge
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tensorwire.metrics.collect import Source
@@ -39,127 +41,103 @@ def exposition(source: Source) -> bytes:
 def metrics(record: TaskMetrics) -> Iterator[Metric]:
     """All metrics of one record. Tasks are labelled "ps:0"."""
     peers = [((short_name(each.task), short_name(each.peer)), each) for each in record.peers]
-    yield from _counted(_OF_PEERS, peers, ("task", "peer"))
-    yield from _process(record)
-    yield from _tensors(record)
-    yield from _work_queues(record)
+    yield from _families(_OF_PEERS, peers, "task", "peer")
+    tasks = [((short_name(each.task),), each) for each in record.tasks]
+    yield from _families(_OF_SERVED_TASKS, tasks, "task")
+    yield from _families(_OF_PROCESS, [((), record)])
+    reactors = [((short_name(each.task), str(each.index)), each) for each in record.reactors]
+    yield from _families(_OF_REACTORS, reactors, "task", "reactor")
+    yield from _families(_OF_POOL, [((), record.pool)])
+    largest = sorted(record.tensors, key=lambda tensor: tensor.bytes, reverse=True)
+    tensors = [
+        ((short_name(each.task), short_name(each.peer), each.direction, each.name), each)
+        for each in largest
+        if each.name
+    ]
+    labels = ("task", "peer", "direction", "tensor")
+    yield from _families(_OF_TENSORS, tensors[:MOST_TENSORS], *labels)
+    queues = record.work_queues
+    yield from _families(_OF_QUEUES, [((queue.name,), queue) for queue in queues], "queue")
+    workers = [((q.name, short_name(each.worker)), each) for q in queues for each in q.workers]
+    yield from _families(_OF_QUEUE_WORKERS, workers, "queue", "worker")
 
 
-def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"tensorwire_{name}", text, labels=labels)
+_Families = Sequence[tuple[type[Counter] | type[Gauge], str, str, Sequence[str], Mapping[Any, str]]]
+"""Kind, name, help, labels besides those that name the record, and fields by these labels."""
 
-
-_OF_PEERS = (
-    ("peer_bytes", "Bytes moved between a task and a peer, over TCP or through shared memory.",
+_OF_PEERS: _Families = (
+    (Counter, "peer_bytes",
+     "Bytes moved between a task and a peer, over TCP or through shared memory.",
      ("direction", "way"), {("out", "tcp"): "tx_bytes", ("in", "tcp"): "rx_bytes",
                             ("out", "memory"): "lent_bytes", ("in", "memory"): "read_bytes"}),
-    ("peer_frames", "Messages on connections.",
+    (Counter, "peer_frames", "Messages on connections.",
      ("direction",), {("out",): "tx_frames", ("in",): "rx_frames"}),
-    ("peer_syscalls", "System calls that moved bytes.",
+    (Counter, "peer_syscalls", "System calls that moved bytes.",
      ("direction",), {("out",): "tx_syscalls", ("in",): "rx_syscalls"}),
-    ("peer_tensors", "Tensors.",
+    (Counter, "peer_tensors", "Tensors.",
      ("direction",), {("out",): "tx_tensors", ("in",): "rx_tensors"}),
-    ("peer_tensor_bytes", "Bytes of tensors.",
+    (Counter, "peer_tensor_bytes", "Bytes of tensors.",
      ("direction",), {("out",): "tx_tensor_bytes", ("in",): "rx_tensor_bytes"}),
-    ("peer_connects", "Connections that were established.", (), {(): "connects"}),
-    ("peer_damaged_frames", "Messages whose checksum did not match.",
+    (Counter, "peer_connects", "Connections that were established.", (), {(): "connects"}),
+    (Counter, "peer_damaged_frames", "Messages whose checksum did not match.",
      (), {(): "damaged_frames"}),
-    ("recv_wait_seconds",
+    (Counter, "recv_wait_seconds",
      "Waiting, summed over Recvs: for the peer to make the tensor (not_ready), or for the wire.",
      ("reason",), {("not_ready",): "not_ready_us", ("wire",): "wire_us"}),
 )  # fmt: skip
-"""Each counter of a peer: name, help, labels besides task and peer, and fields by these labels."""
-
-_OF_TASK = (
-    ("requests", "Requests from other tasks.", ("kind",),
+_OF_SERVED_TASKS: _Families = (
+    (Gauge, "task_polling", "1 if the communication threads of a task poll.",
+     (), {(): "polling"}),
+)  # fmt: skip
+_OF_PROCESS: _Families = (
+    (Counter, "requests", "Requests from other tasks.", ("kind",),
      {("recv_tensor",): "served_tensors", ("run_graph",): "run_graphs", ("eager",): "eager_calls"}),
-    ("recv_tensors", "Tensors received from other tasks.", (), {(): "recv_tensors"}),
-    ("pushed_tensors", "Of the received tensors, those that were pushed.",
+    (Counter, "recv_tensors", "Tensors received from other tasks.", (), {(): "recv_tensors"}),
+    (Counter, "pushed_tensors", "Of the received tensors, those that were pushed.",
      (), {(): "pushed_tensors"}),
-    ("fused_messages", "Messages of fused tensors.", (), {(): "fused_messages"}),
-    ("fused_tensors", "Tensors in messages of fused tensors.", (), {(): "fused_tensors"}),
-    ("looked_up_ids", "Ids of lookups that unique_pull rewrote.", (), {(): "looked_up_ids"}),
-    ("unique_ids", "Ids that unique_pull sent for these lookups.", (), {(): "unique_ids"}),
-    ("recv_waiting_seconds", "Time in which at least one Recv waited for another task.",
+    (Counter, "fused_messages", "Messages of fused tensors.", (), {(): "fused_messages"}),
+    (Counter, "fused_tensors", "Tensors in messages of fused tensors.",
+     (), {(): "fused_tensors"}),
+    (Counter, "looked_up_ids", "Ids of lookups that unique_pull rewrote.",
+     (), {(): "looked_up_ids"}),
+    (Counter, "unique_ids", "Ids that unique_pull sent for these lookups.",
+     (), {(): "unique_ids"}),
+    (Counter, "recv_waiting_seconds", "Time in which at least one Recv waited for another task.",
      (), {(): "recv_waiting_us"}),
 )  # fmt: skip
-"""Each counter of a process, like `_OF_PEERS`."""
-
-_OF_POOL = (
-    ("pool_blocks", "Blocks of pooled memory: reused (hit) or allocated (miss).", ("result",),
-     {("hit",): "hits", ("miss",): "misses"}),
+_OF_REACTORS: _Families = (
+    (Counter, "reactor_busy_seconds", "Time in which a communication thread was busy.",
+     (), {(): "busy_us"}),
+)  # fmt: skip
+_OF_POOL: _Families = (
+    (Gauge, "pool_used_bytes", "Pooled memory in use.", (), {(): "used_bytes"}),
+    (Gauge, "pool_kept_bytes", "Pooled memory that is free for reuse.", (), {(): "kept_bytes"}),
+    (Counter, "pool_blocks", "Blocks of pooled memory: reused (hit) or allocated (miss).",
+     ("result",), {("hit",): "hits", ("miss",): "misses"}),
+)  # fmt: skip
+_OF_TENSORS: _Families = (
+    (Counter, "tensor_bytes", f"Bytes of tensors, of the {MOST_TENSORS} that moved most.",
+     (), {(): "bytes"}),
+)  # fmt: skip
+_OF_QUEUES: _Families = (
+    (Gauge, "work_queue_items", "Items of a work queue, by what has become of them.",
+     ("state",), {("done",): "done", ("in_work",): "in_work", ("returned",): "returned"}),
+)  # fmt: skip
+_OF_QUEUE_WORKERS: _Families = (
+    (Counter, "work_queue_done_items", "Items that a worker has done.", (), {(): "done"}),
 )  # fmt: skip
 
 
-def _counted(
-    counters: Sequence[tuple[str, str, Sequence[str], Mapping[Any, str]]],
-    records: Iterable[tuple[Sequence[str], Any]],
-    labels: Sequence[str] = (),
+def _families(
+    families: _Families, records: Sequence[tuple[Sequence[str], Any]], *labels: str
 ) -> Iterator[Metric]:
-    """The counters of some records; each record comes with the values of `labels`."""
-    known = list(records)
-    for name, text, own_labels, fields in counters:
-        family = _counter(name, text, *labels, *own_labels)
-        for of_record, record in known:
+    """The metrics of some records; each record comes with the values of `labels`."""
+    for kind, name, text, own_labels, fields in families:
+        family = kind(f"tensorwire_{name}", text, labels=(*labels, *own_labels))
+        for of_record, record in records:
             for values, field in fields.items():
                 value = getattr(record, field)
                 family.add_metric(
                     [*of_record, *values], value / 1e6 if field.endswith("_us") else value
                 )
         yield family
-
-
-def _process(record: TaskMetrics) -> Iterator[Metric]:
-    tasks = GaugeMetricFamily(
-        "tensorwire_task_polling",
-        "1 if the communication threads of a task poll.",
-        labels=["task"],
-    )
-    for task in record.tasks:
-        tasks.add_metric([short_name(task.task)], task.polling)
-    yield tasks
-    yield from _counted(_OF_TASK, [((), record)])
-    busy = _counter(
-        "reactor_busy_seconds", "Time in which a communication thread was busy.", "task", "reactor"
-    )
-    for reactor in record.reactors:
-        busy.add_metric([short_name(reactor.task), str(reactor.index)], reactor.busy_us / 1e6)
-    yield busy
-    for name, text, value in (
-        ("used", "Pooled memory in use.", record.pool.used_bytes),
-        ("kept", "Pooled memory that is free for reuse.", record.pool.kept_bytes),
-    ):
-        yield GaugeMetricFamily(f"tensorwire_pool_{name}_bytes", text, value)
-    yield from _counted(_OF_POOL, [((), record.pool)])
-
-
-def _work_queues(record: TaskMetrics) -> Iterator[Metric]:
-    items = GaugeMetricFamily(
-        "tensorwire_work_queue_items",
-        "Items of a work queue, by what has become of them.",
-        labels=["queue", "state"],
-    )
-    by_worker = _counter(
-        "work_queue_done_items", "Items that a worker has done.", "queue", "worker"
-    )
-    for queue in record.work_queues:
-        for state in ("done", "in_work", "returned"):
-            items.add_metric([queue.name, state], getattr(queue, state))
-        for each in queue.workers:
-            by_worker.add_metric([queue.name, short_name(each.worker)], each.done)
-    yield items
-    yield by_worker
-
-
-def _tensors(record: TaskMetrics) -> Iterator[Metric]:
-    family = _counter(
-        "tensor_bytes",
-        f"Bytes of tensors, of the {MOST_TENSORS} that moved most.",
-        *("task", "peer", "direction", "tensor"),
-    )
-    named = [tensor for tensor in record.tensors if tensor.name]
-    named.sort(key=lambda tensor: tensor.bytes, reverse=True)
-    for tensor in named[:MOST_TENSORS]:
-        ends = [short_name(tensor.task), short_name(tensor.peer)]
-        family.add_metric([*ends, tensor.direction, tensor.name], tensor.bytes)
-    yield family
