@@ -19,7 +19,7 @@ from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence, JobEvidence, Stall
 from tensorwire.doctor.records import placement_of_plan, read, scaling_of, to_json
-from tensorwire.doctor.rule import RULES
+from tensorwire.doctor.rules import RULES
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import collect
 from tensorwire.metrics.observed_job import ObservedJob

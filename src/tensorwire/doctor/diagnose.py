@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import tensorwire.doctor.rules  # noqa: F401, they register themselves
 from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence
-from tensorwire.doctor.rule import findings
+from tensorwire.doctor.rules import findings
 from tensorwire.doctor.rules.stalled import within_long_step
 
 

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import psutil
 
@@ -24,10 +25,9 @@ from tensorwire.doctor.evidence import (
     TaskUsage,
 )
 from tensorwire.errors import TensorwireError
-from tensorwire.metrics import task_metrics as monitor
 from tensorwire.metrics.observed_job import ObservedJob, fetch_all
 from tensorwire.metrics.rates import by_cluster
-from tensorwire.metrics.task_metrics import short_name
+from tensorwire.metrics.task_metrics import IN, StepTotals, TaskMetrics, TensorMetrics, short_name
 
 _POLL_S = 0.5
 _WHOLE = 0.9  # of the observation
@@ -40,12 +40,13 @@ class HostFacts:
     """Facts that the metrics do not contain, by host or by task."""
 
     links_mb_per_s: Mapping[str, float] = field(default_factory=dict)
-    cpu_shares: Mapping[str, float] = field(default_factory=dict)
-    """Busy share of all cores, by host."""
     hosts: Mapping[str, str] = field(default_factory=dict)
     """The host of a task, if it is not the host of its process (in a lab)."""
     cores: Mapping[str, int] = field(default_factory=dict)
     """Cores of hosts on which each task may use fewer cores, such as nodes of pods with a limit."""
+
+    def host_of(self, task: TaskMetrics) -> str:
+        return self.hosts.get(task.name, task.process.host)
 
 
 def observe(endpoints: Sequence[str], seconds: float, facts: HostFacts | None = None) -> Evidence:
@@ -60,20 +61,16 @@ def observe(endpoints: Sequence[str], seconds: float, facts: HostFacts | None = 
     share = psutil.cpu_percent() / 100
     after = _read(endpoints)
     given = facts or HostFacts()
-    if not given.cpu_shares:
-        given = replace(given, cpu_shares={host: share for host in _local_hosts(after, given)})
     source = f"metrics of {len(endpoints)} endpoints, read twice within {seconds:.3g} s"
-    return Evidence(
-        job=job_of(before, after, source, given),
-        placement=placement_of(after),
-        sessions=sessions_of(after, source),
-    )
+    here = socket.gethostname()  # only the CPU load of this machine is known
+    shares = {given.host_of(each): share for each in after if each.process.host == here}
+    return evidence_of(before, after, source, given, shares)
 
 
 def wait_for_steps(job: ObservedJob, seconds: float) -> None:
     """Waits until a worker of the job completes a step, for at most `seconds`."""
     deadline = time.monotonic() + seconds
-    before: list[monitor.TaskMetrics] = []
+    before: list[TaskMetrics] = []
     while True:
         now, _ = job.metrics()
         if any(worker.steps for worker in job_of(before, now, "", HostFacts()).workers):
@@ -85,7 +82,7 @@ def wait_for_steps(job: ObservedJob, seconds: float) -> None:
         time.sleep(min(_POLL_S, left_s))
 
 
-def _read(endpoints: Sequence[str]) -> list[monitor.TaskMetrics]:
+def _read(endpoints: Sequence[str]) -> list[TaskMetrics]:
     found = []
     for fetched in fetch_all(endpoints):
         if fetched.metrics is None:
@@ -99,7 +96,7 @@ def _read(endpoints: Sequence[str]) -> list[monitor.TaskMetrics]:
     return found
 
 
-def _check_one_job(endpoints: Sequence[str], metrics: Sequence[monitor.TaskMetrics]) -> None:
+def _check_one_job(endpoints: Sequence[str], metrics: Sequence[TaskMetrics]) -> None:
     clusters = by_cluster(metrics)
     if len(clusters) < 2:
         return
@@ -115,25 +112,34 @@ def _check_one_job(endpoints: Sequence[str], metrics: Sequence[monitor.TaskMetri
     )
 
 
-def _local_hosts(metrics: Sequence[monitor.TaskMetrics], given: HostFacts) -> set[str]:
-    """The names of this machine among the hosts of the tasks; only its CPU load is known."""
-    here = socket.gethostname()
-    return {
-        given.hosts.get(each.name, each.process.host)
-        for each in metrics
-        if each.process.host == here
-    }
+def evidence_of(
+    before: Sequence[TaskMetrics],
+    after: Sequence[TaskMetrics],
+    source: str,
+    given: HostFacts,
+    cpu_shares: Mapping[str, float] = MappingProxyType({}),
+) -> Evidence:
+    """The evidence in two readings of the metrics of all tasks.
+
+    `cpu_shares`: the busy share of all cores, by host, where it is known.
+    """
+    return Evidence(
+        job=job_of(before, after, source, given, cpu_shares),
+        placement=_placement_of(after),
+        sessions=Sessions(source, tuple(each.name for each in after if each.unfiltered_graphs)),
+    )
 
 
 def job_of(
-    before: Sequence[monitor.TaskMetrics],
-    after: Sequence[monitor.TaskMetrics],
+    before: Sequence[TaskMetrics],
+    after: Sequence[TaskMetrics],
     source: str,
     given: HostFacts,
+    cpu_shares: Mapping[str, float] = MappingProxyType({}),
 ) -> JobEvidence:
     """The job between two readings of its tasks' metrics."""
     earlier = {each.name: each for each in before}
-    host_of = {a.name: given.hosts.get(a.name, a.process.host) for a in after}
+    host_of = {each.name: given.host_of(each) for each in after}
     known = [(a, a.since(earlier[a.name])) for a in after if a.name in earlier]
     tasks = [_task(a, moved, host_of, _stall(a, moved, after)) for a, moved in known]
     fused = sum(moved.fused_messages for _, moved in known)
@@ -151,7 +157,7 @@ def job_of(
             HostUsage(
                 host=host,
                 cores=count,
-                cpu_share=given.cpu_shares.get(host),
+                cpu_share=cpu_shares.get(host),
                 link_mb_per_s=given.links_mb_per_s.get(host),
             )
             for host, count in cores.items()
@@ -159,15 +165,7 @@ def job_of(
     )
 
 
-def sessions_of(metrics: Sequence[monitor.TaskMetrics], source: str) -> Sessions:
-    """The tasks that opened sessions without device filters."""
-    return Sessions(
-        source=source,
-        without_device_filters=tuple(each.name for each in metrics if each.unfiltered_graphs),
-    )
-
-
-def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
+def _placement_of(metrics: Sequence[TaskMetrics]) -> Placement | None:
     """The placement of variables in the graphs of the sessions; None if there is no such graph."""
     ps = [each.name for each in metrics if is_ps(each.name)]
     parts: dict[tuple[str, str], PlacedPart] = {}
@@ -176,10 +174,7 @@ def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
         if not is_ps(task):
             continue
         known = parts.get((task, variable.name))
-        tensors = {
-            *(known.tensors if known else ()),
-            *([variable.tensor] if variable.tensor else []),
-        }
+        tensors = {*(known.tensors if known else ()), variable.tensor} - {""}
         parts[task, variable.name] = PlacedPart(
             variable.name, int(task.partition(":")[2]), variable.bytes, tuple(sorted(tensors))
         )
@@ -193,9 +188,7 @@ def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
     )
 
 
-def _stall(
-    after: monitor.TaskMetrics, moved: monitor.TaskMetrics, job: Sequence[monitor.TaskMetrics]
-) -> Stall | None:
+def _stall(after: TaskMetrics, moved: TaskMetrics, job: Sequence[TaskMetrics]) -> Stall | None:
     """The state of a worker that completed no step; None for all other tasks.
 
     None also for a worker that has finished, and for idle workers of a TF2 coordinator.
@@ -225,7 +218,7 @@ def _stall(
         return None
     if after.running_graphs or from_it:
         return Stall("step", awaited, from_it)
-    ever = [t.name for t in after.tensors if t.direction == monitor.IN and t.tensors]
+    ever = [t.name for t in after.tensors if t.direction == IN and t.tensors]
     if not ever and not after.session_graphs:
         return Stall("no session")
     if ever and all(name.startswith(_CHECKS) for name in ever):
@@ -233,14 +226,14 @@ def _stall(
     return Stall("between steps") if after.open_sessions else None
 
 
-def _waiting(metrics: monitor.TaskMetrics) -> list[monitor.TensorMetrics]:
+def _waiting(metrics: TaskMetrics) -> list[TensorMetrics]:
     """The tensors that Recvs of the task wait for now."""
-    return [t for t in metrics.tensors if t.direction == monitor.IN and t.waiting]
+    return [t for t in metrics.tensors if t.direction == IN and t.waiting]
 
 
 def _task(
-    after: monitor.TaskMetrics,
-    moved: monitor.TaskMetrics,
+    after: TaskMetrics,
+    moved: TaskMetrics,
     host_of: Mapping[str, str],
     stall: Stall | None,
 ) -> TaskUsage:
@@ -266,7 +259,7 @@ def _task(
     )
 
 
-def _sampled_split(steps: monitor.StepTotals) -> Split | None:
+def _sampled_split(steps: StepTotals) -> Split | None:
     """The mean split that a hook of the task sampled; None if it sampled no step."""
     if steps.sampled <= 0:
         return None
@@ -274,7 +267,7 @@ def _sampled_split(steps: monitor.StepTotals) -> Split | None:
     return Split(*(each / steps.sampled for each in sums))
 
 
-def _received(moved: monitor.TaskMetrics) -> list[Flow]:
+def _received(moved: TaskMetrics) -> list[Flow]:
     """The received tensors, those with the most bytes first."""
     flows = [
         Flow(
@@ -286,7 +279,7 @@ def _received(moved: monitor.TaskMetrics) -> list[Flow]:
             wire_s=each.wire_us / 1e6,
         )
         for each in moved.tensors
-        if each.direction == monitor.IN and each.tensors
+        if each.direction == IN and each.tensors
     ]
     return sorted(flows, key=lambda flow: -flow.bytes)
 

@@ -24,8 +24,8 @@ from tensorwire.bench.layouts.job_runner import JobRunner, RunningJob
 from tensorwire.bench.layouts.layout_result import LayoutResult, TaskLoad
 from tensorwire.cluster import is_ps
 from tensorwire.doctor.diagnose import diagnose
-from tensorwire.doctor.evidence import Evidence, JobEvidence
-from tensorwire.doctor.job_evidence import HostFacts, job_of, placement_of, sessions_of
+from tensorwire.doctor.evidence import JobEvidence
+from tensorwire.doctor.job_evidence import HostFacts, evidence_of
 from tensorwire.doctor.job_usage import split_words, total_steps, typical_split
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import Job
@@ -223,11 +223,9 @@ def result_of(
         cores={} if cores is None else dict.fromkeys(nodes, cores),
     )
     source = f"metrics of {len(after)} tasks on {len(nodes)} node(s)"
-    evidence = Evidence(
-        job=(found := job_of(before, after, source, known)),
-        placement=placement_of(after),
-        sessions=sessions_of(after, source),
-    )
+    evidence = evidence_of(before, after, source, known)
+    found = evidence.job
+    assert found is not None
     limits = {group.role: job.resources(group).cores for group in job.groups}
     rates = job_rates(before, after)
     typical = typical_split(found.workers)

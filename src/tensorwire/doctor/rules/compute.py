@@ -7,8 +7,7 @@ import statistics
 from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Finding, HostUsage, JobEvidence, TaskUsage
 from tensorwire.doctor.job_usage import percent, step_sentences
-from tensorwire.doctor.rule import rule
-from tensorwire.doctor.rules import workers
+from tensorwire.doctor.rules import rule, workers
 
 _NO_CORE_FREE = 0.9
 _HARMLESS = 2  # so many threads are never too many, because they sleep when idle

@@ -8,7 +8,7 @@ from tensorwire.cluster import GRPC, GRPCPP
 from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Finding, HostUsage, JobEvidence, Layers
 from tensorwire.doctor.job_usage import percent
-from tensorwire.doctor.rule import rule
+from tensorwire.doctor.rules import rule
 
 _FULL = 0.75  # of the link's rate, while a task has something to send
 _WAITS_FOR_WIRE = 0.5  # of a step; then both directions together may fill a link

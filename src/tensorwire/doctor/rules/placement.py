@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Confidence, Finding, JobEvidence, Placement
+from tensorwire.doctor.evidence import Confidence, Finding, JobEvidence, PlacedPart, Placement
 from tensorwire.doctor.job_usage import mb, percent
-from tensorwire.doctor.rule import rule
+from tensorwire.doctor.rules import rule
 
 UNEVEN = 1.5
 """Largest over mean load. Plans of `balanced` have at most 1.2."""
@@ -21,7 +21,6 @@ class HotPs:
     ps: str
     share: float
     """Share of the bytes of all ps."""
-    imbalance: float
     heaviest: str
     """Name of the variable, or of the tensor if its variable is unknown."""
     is_split_needed: bool
@@ -35,11 +34,51 @@ class HotPs:
 
 def hot(job: JobEvidence | None, placement: Placement | None) -> HotPs | None:
     """The ps with far more than its share: of traffic if a job was observed, else of bytes."""
-    if job is not None and len(job.ps) > 1:
-        return _hot_by_traffic(job, placement)
-    if placement is not None and placement.ps > 1:
-        return _hot_by_bytes(placement)
-    return None
+    observed = job if job is not None and len(job.ps) > 1 else None
+    if observed is not None:
+        loads = job_usage.ps_bytes(observed)
+    elif placement is not None and placement.ps > 1:
+        loads = dict.fromkeys((f"ps:{index}" for index in range(placement.ps)), 0.0)
+        for part in placement.parts:
+            loads[f"ps:{part.ps}"] += part.bytes
+    else:
+        return None
+    total = sum(loads.values())
+    ps, most = max(loads.items(), key=lambda item: item[1])
+    if total <= 0 or most * len(loads) < UNEVEN * total:
+        return None
+    imbalance = most * len(loads) / total
+    confidence: Confidence = "high"
+    waiting = None
+    if observed is not None:
+        does, what = "moved", "tensors between ps and workers"
+        heaviest, heaviest_share = _heaviest_by_traffic(observed, ps, placement)
+        more = _cpu_sentence(observed, ps)
+        waiting = job_usage.waiting_share(observed)
+        if waiting is not None:
+            more.append(f"Workers wait {percent(waiting)} of a step for ps and wire.")
+    else:
+        assert placement is not None
+        does, what = "holds", "variables"
+        largest = max(_parts_on(ps, placement), key=lambda part: part.bytes)
+        heaviest, heaviest_share = largest.variable, largest.bytes / most
+        more = []
+        # Stored bytes are not traffic: an embedding sends only the rows that a batch uses.
+        confidence = "medium"
+    return HotPs(
+        ps=ps,
+        share=most / total,
+        heaviest=heaviest,
+        is_split_needed=heaviest_share * most / total > _TOO_BIG / len(loads),
+        sentences=(
+            f"{ps} {does} {mb(most)} of the {mb(total)} of {what}: "
+            f"{imbalance:.1f} times the mean of {len(loads)} ps.",
+            f"{percent(heaviest_share)} of it is {heaviest}.",
+            *more,
+        ),
+        cost=None if waiting is None else waiting * (1 - 1 / imbalance),
+        confidence=confidence,
+    )
 
 
 @rule("hot-ps")
@@ -73,40 +112,26 @@ def big_variable(
     )
 
 
-def _hot_by_traffic(job: JobEvidence, placement: Placement | None) -> HotPs | None:
-    loads = job_usage.ps_bytes(job)
-    total = sum(loads.values())
-    if total <= 0:
-        return None
-    ps, most = max(loads.items(), key=lambda item: item[1])
-    imbalance = most * len(loads) / total
-    if imbalance < UNEVEN:
-        return None
-    names = _variables(ps, placement)
+def _heaviest_by_traffic(
+    job: JobEvidence, ps: str, placement: Placement | None
+) -> tuple[str, float]:
+    """The variable with the most bytes, with its size if it is known, and its share."""
+    parts = _parts_on(ps, placement) if placement is not None else ()
+    names = {
+        tensor: f"{part.variable} ({mb(part.bytes)})" if part.bytes else part.variable
+        for part in parts
+        for tensor in part.tensors
+    }
     read, sent = (job_usage.bytes_by_name(flows, names) for flows in job_usage.flows_of(job, ps))
     # A tensor that is read names its variable; for a gradient often only the operation is known.
     busier = read if 2 * read.total() >= sent.total() else sent
     heaviest, heaviest_bytes = busier.most_common(1)[0]
-    heaviest_share = heaviest_bytes / (total * busier.total() / most)
-    sentences = [
-        f"{ps} moved {mb(most)} of the {mb(total)} of tensors between ps and workers: "
-        f"{imbalance:.1f} times the mean of {len(loads)} ps.",
-        f"{percent(heaviest_bytes / busier.total())} of it is {heaviest}.",
-        *_cpu_sentence(job, ps),
-    ]
-    waiting = job_usage.waiting_share(job)
-    if waiting is not None:
-        sentences.append(f"Workers wait {percent(waiting)} of a step for ps and wire.")
-    return HotPs(
-        ps=ps,
-        share=most / total,
-        imbalance=imbalance,
-        heaviest=heaviest,
-        is_split_needed=heaviest_share > _TOO_BIG / len(loads),
-        sentences=tuple(sentences),
-        cost=None if waiting is None else waiting * (1 - 1 / imbalance),
-        confidence="high",
-    )
+    return heaviest, heaviest_bytes / busier.total()
+
+
+def _parts_on(ps: str, placement: Placement) -> list[PlacedPart]:
+    index = int(ps.partition(":")[2])
+    return [part for part in placement.parts if part.ps == index]
 
 
 def _cpu_sentence(job: JobEvidence, hot_task: str) -> list[str]:
@@ -118,44 +143,3 @@ def _cpu_sentence(job: JobEvidence, hot_task: str) -> list[str]:
         f"It uses {percent(shares[hot_task])} of its CPU, "
         f"the others {percent(sum(others) / len(others))}."
     ]
-
-
-def _variables(ps: str, placement: Placement | None) -> dict[str, str]:
-    """The variables of a ps with their sizes, by the names of their tensors on the wire."""
-    index = int(ps.partition(":")[2])
-    return {
-        tensor: f"{part.variable} ({mb(part.bytes)})" if part.bytes else part.variable
-        for part in (placement.parts if placement is not None else ())
-        if part.ps == index
-        for tensor in part.tensors
-    }
-
-
-def _hot_by_bytes(placement: Placement) -> HotPs | None:
-    loads = [0.0] * placement.ps
-    for part in placement.parts:
-        loads[part.ps] += part.bytes
-    total = sum(loads)
-    if total <= 0:
-        return None
-    index = loads.index(max(loads))
-    imbalance = loads[index] * len(loads) / total
-    if imbalance < UNEVEN:
-        return None
-    on_it = [part for part in placement.parts if part.ps == index]
-    largest = max(on_it, key=lambda part: part.bytes)
-    return HotPs(
-        ps=f"ps:{index}",
-        share=loads[index] / total,
-        imbalance=imbalance,
-        heaviest=largest.variable,
-        is_split_needed=largest.bytes / total > _TOO_BIG / len(loads),
-        sentences=(
-            f"ps:{index} holds {mb(loads[index])} of the {mb(total)} of variables: "
-            f"{imbalance:.1f} times the mean of {len(loads)} ps.",
-            f"{percent(largest.bytes / loads[index])} of it is {largest.variable}.",
-        ),
-        cost=None,
-        # Stored bytes are not traffic: an embedding sends only the rows that a batch uses.
-        confidence="medium",
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorwire.doctor.evidence import Awaited, Finding, JobEvidence, TaskUsage
-from tensorwire.doctor.rule import rule
+from tensorwire.doctor.rules import rule
 
 _COMPUTES = 0.5  # cores
 _MOST_TENSORS = 3  # in a sentence

@@ -16,7 +16,7 @@ from tensorwire.doctor.evidence import (
     TaskUsage,
 )
 from tensorwire.doctor.job_usage import percent
-from tensorwire.doctor.rule import rule
+from tensorwire.doctor.rules import rule
 from tensorwire.units import number
 
 _SLOW = 0.7  # of the others' steps
