@@ -343,7 +343,7 @@ TWO_JOBS = """if True:
     from test_top import in_cluster, metrics
     from tensorwire.metrics import endpoint, observed_job
     (now,) = in_cluster({cluster!r}, [metrics("ps:0", 10, 50.0)])
-    address = endpoint.serve(lambda: now, port=0).address
+    address = endpoint.serve(lambda: now, "0").address
     observed_job.announce(address)
     print(address, flush=True)
     time.sleep(100)

@@ -87,8 +87,8 @@ def served() -> Iterator[Callable[..., str]]:
     """Serves FIGURES; returns the address."""
     endpoints: list[endpoint.Endpoint] = []
 
-    def serve(**where: Any) -> str:
-        endpoints.append(endpoint.serve(lambda: FIGURES, **where))
+    def serve(where: str = "0") -> str:
+        endpoints.append(endpoint.serve(lambda: FIGURES, where))
         return endpoints[-1].address
 
     yield serve
@@ -223,7 +223,7 @@ def test_the_panels_of_the_grafana_dashboard_are_on_its_page() -> None:
 
 
 def test_an_endpoint_serves_json_and_metrics(served: Callable[..., str]) -> None:
-    address = served(port=0)
+    address = served()
     assert address.startswith("127.0.0.1:")
     assert observed_job.fetch(address) == observed_job.Fetched(address, FIGURES)
     status, content_type, body = get(address, "/metrics")
@@ -234,17 +234,17 @@ def test_an_endpoint_serves_json_and_metrics(served: Callable[..., str]) -> None
 
 
 def test_an_endpoint_is_on_loopback_unless_told(served: Callable[..., str]) -> None:
-    address = served(port=0)
+    address = served()
     port = int(address.rpartition(":")[2])
     with socket.socket() as other:  # the port is free on another address of this host
         other.bind(("127.0.0.2", port))
-    assert served(port=0, host="127.0.0.3").startswith("127.0.0.3:")
+    assert served("127.0.0.3:0").startswith("127.0.0.3:")
 
 
 def test_clients_that_send_nothing_cost_few_threads_and_keep_no_one_out(
     served: Callable[..., str],
 ) -> None:
-    address = served(port=0)
+    address = served()
     host, _, port = address.rpartition(":")
     before = threading.active_count()
     with contextlib.ExitStack() as clients:
@@ -265,12 +265,12 @@ def test_an_endpoint_at_a_socket_is_for_its_owner_alone(
     served: Callable[..., str], tmp_path: Path
 ) -> None:
     path = tmp_path / "figures.sock"
-    address = served(socket_path=path)
+    address = served(f"unix:{path}")
     assert address == f"unix:{path}"
     assert observed_job.fetch(address).metrics == FIGURES
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(TensorwireError, match="another process serves there"):
-        served(socket_path=path)
+        served(f"unix:{path}")
 
 
 def test_a_socket_that_a_killed_process_left_is_taken_over(
@@ -279,7 +279,7 @@ def test_a_socket_that_a_killed_process_left_is_taken_over(
     path = tmp_path / "figures.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert observed_job.fetch(served(socket_path=path)).metrics == FIGURES
+    assert observed_job.fetch(served(f"unix:{path}")).metrics == FIGURES
 
 
 def start_and_wait(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
@@ -379,7 +379,7 @@ def test_an_endpoint_that_does_not_answer_is_said_with_the_reason(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         quiet = f"127.0.0.1:{silent.getsockname()[1]}"
-        answers = observed_job.fetch_all([served(port=0), quiet, f"unix:{tmp_path}/none"], 0.5)
+        answers = observed_job.fetch_all([served(), quiet, f"unix:{tmp_path}/none"], 0.5)
     assert answers[0].metrics == FIGURES
     assert "timed out" in answers[1].error
     assert "No such file" in answers[2].error

@@ -251,7 +251,7 @@ TASK = """if True:
     began = time.monotonic()
     def now():
         return metrics("ps:0", 1 + time.monotonic() - began, 50.0)
-    address = endpoint.serve(now, port=0).address
+    address = endpoint.serve(now, "0").address
     observed_job.announce(address)
     print(address, flush=True)
     time.sleep(100)

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class Endpoint:
     """The endpoint that `serve` started."""
 
-    def __init__(self, server: socketserver.BaseServer, address: str) -> None:
+    def __init__(self, server: HTTPServer, address: str) -> None:
         self.address = address
         """ "host:port" or "unix:PATH"."""
         self._server = server
@@ -49,33 +49,57 @@ class Endpoint:
         self._thread.join()
 
 
-def serve(
-    source: Source,
-    *,
-    port: int | None = None,
-    host: str = LOOPBACK,
-    socket_path: Path | None = None,
-) -> Endpoint:
-    """Serves the metrics of `source` in a thread, at a TCP port (0: a free one) or a Unix socket.
+def serve(source: Source, where: str) -> Endpoint:
+    """Serves the metrics of `source` in a thread.
+
+    Args:
+        where: as METRICS: HOST:PORT, a port of loopback (0: a free one), or unix:PATH; in a folder
+            each process has a socket.
 
     Raises:
         TensorwireError: the port or the path cannot be used; the message says why.
     """
-    if (port is None) == (socket_path is None):
-        raise ValueError("give either a port or a socket")
-    if socket_path is not None:
-        return _serve_socket(source, socket_path)
-    assert port is not None
-    try:
-        server = _server_class(host)((host, port), _handler(source))
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+    if where.startswith("unix:"):
+        path = Path(where.removeprefix("unix:")).expanduser().absolute()
+        return _serve_socket(source, path / f"{os.getpid()}.sock" if path.is_dir() else path)
+    host, _, port = where.rpartition(":")
+    host = host.strip("[]") or LOOPBACK
+    if not port.isdecimal() or int(port) > 65535:
         raise TensorwireError(
-            f"cannot serve metrics at {host}:{port} ({reason}); "
+            f"{METRICS}={where}: give HOST:PORT, a port of loopback, or unix:PATH"
+        )
+    try:
+        server = _Server((host, int(port)), _handler(source))
+    except OSError as error:
+        raise TensorwireError(
+            f"cannot serve metrics at {host}:{port} ({error.strerror or error}); "
             f"name another port with {METRICS}, or 0 for any"
         ) from None
-    bound = server.server_address[1]
-    return Endpoint(server, address_text(host, bound))
+    return Endpoint(server, address_text(host, server.server_address[1]))
+
+
+def _serve_socket(source: Source, path: Path) -> Endpoint:
+    try:
+        with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(path))
+            raise OSError("another process serves there")
+        path.unlink(missing_ok=True)  # left by a process that was killed
+        server = _Server(str(path), _handler(source))
+    except OSError as error:
+        raise TensorwireError(
+            f"cannot serve metrics at {path} ({error.strerror or error}); "
+            f"let {METRICS} name another path, or a folder"
+        ) from None
+    path.chmod(0o600)
+    pid = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == pid:
+            path.unlink(missing_ok=True)
+
+    atexit.register(remove)
+    return Endpoint(server, f"unix:{path}")
 
 
 def start_from_environment(
@@ -98,7 +122,7 @@ def start_from_environment(
         from tensorwire.metrics.collect import source
 
         try:
-            address = serve(source(stats), **_place(wanted)).address
+            address = serve(source(stats), wanted).address
         except TensorwireError as error:
             _log.warning("tensorwire: %s", error)
             return
@@ -115,26 +139,28 @@ def start_from_environment(
     threading.Thread(target=start, name="tensorwire-endpoint", daemon=True).start()
 
 
-def _place(text: str) -> dict[str, Any]:
-    """The arguments of `serve` for a value of METRICS; in a folder each process has a socket."""
-    if text.startswith("unix:"):
-        path = Path(text.removeprefix("unix:")).expanduser().absolute()
-        return {"socket_path": path / f"{os.getpid()}.sock" if path.is_dir() else path}
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise TensorwireError(f"{METRICS}={text}: give HOST:PORT, a port of loopback, or unix:PATH")
-    return {"port": int(port), "host": host.strip("[]") or LOOPBACK}
-
-
-class _Bounded(socketserver.ThreadingMixIn):
+class _Server(socketserver.ThreadingMixIn, HTTPServer):
     """A thread for each client, and at most MOST_CLIENTS: a further one ends the oldest."""
 
     daemon_threads = True
+    # If two processes shared a port, each scrape would reach only one of them.
+    allow_reuse_port = False
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(
+        self, address: tuple[str, int] | str, handler: type[BaseHTTPRequestHandler]
+    ) -> None:
+        """`address`: host and port, or the path of a Unix socket."""
+        if isinstance(address, str):
+            self.address_family = socket.AF_UNIX
+        elif ":" in address[0]:
+            self.address_family = socket.AF_INET6
         self._clients: list[socket.socket] = []
         self._lock = threading.Lock()
-        super().__init__(*arguments)
+        super().__init__(address, handler)  # type: ignore[arg-type]
+
+    def server_bind(self) -> None:
+        # Not HTTPServer's method, which resolves this host's name and may block on that.
+        socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -147,52 +173,11 @@ class _Bounded(socketserver.ThreadingMixIn):
     def shutdown_request(self, request: Any) -> None:
         with self._lock, contextlib.suppress(ValueError):
             self._clients.remove(request)
-        super().shutdown_request(request)  # type: ignore[misc]
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], OSError):  # such as a client that has gone
-            super().handle_error(request, client_address)  # type: ignore[misc]
-
-
-def _server_class(host: str) -> type[HTTPServer]:
-    class Server(_Bounded, HTTPServer):
-        # If two processes shared a port, each scrape would reach only one of them.
-        allow_reuse_port = False
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        def server_bind(self) -> None:
-            # Not HTTPServer's method, which resolves this host's name and may block on that.
-            socketserver.TCPServer.server_bind(self)
-
-    return Server
-
-
-class _UnixServer(_Bounded, socketserver.UnixStreamServer):
-    pass
-
-
-def _serve_socket(source: Source, path: Path) -> Endpoint:
-    try:
-        with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(str(path))
-            raise OSError("another process serves there")
-        path.unlink(missing_ok=True)  # left by a process that was killed
-        server = _UnixServer(str(path), _handler(source))
-    except OSError as error:
-        raise TensorwireError(
-            f"cannot serve metrics at {path} ({error.strerror or error}); "
-            f"let {METRICS} name another path, or a folder"
-        ) from None
-    path.chmod(0o600)
-    pid = os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == pid:
-            path.unlink(missing_ok=True)
-
-    atexit.register(remove)
-    return Endpoint(server, f"unix:{path}")
+            super().handle_error(request, client_address)
 
 
 def _handler(source: Source) -> type[BaseHTTPRequestHandler]:
