@@ -46,23 +46,18 @@ def install(encoded: str) -> None:
     A script that names its own strategy keeps it.
     """
     from tensorflow.python.distribute import parameter_server_strategy_v2 as pss
-    from tensorflow.python.ops import variable_scope
     from tensorflow.python.training import device_setter
 
     planner = _Planner(encoded)
     device_setter._RoundRobinStrategy = lambda ps: device.PlannedStrategy(planner.plan(ps))
 
-    get_variable = variable_scope._VariableStore.get_variable
-
-    @functools.wraps(get_variable)
-    def get_split(store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    def get_split(get: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         if planner.latest is None:
-            return get_variable(store, name, *args, **kwargs)
-        get = functools.partial(get_variable, store)
+            return get(name, *args, **kwargs)
         return splits.splitter(planner.latest)(get, name, *args, **kwargs)
 
     splits.look_up_in_order()
-    variable_scope._VariableStore.get_variable = get_split
+    splits.get_all_by(get_split)
 
     extended = pss.ParameterServerStrategyV2Extended
     init = extended.__init__

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tensorwire.cluster import is_ps
 from tensorwire.errors import UsageError
 from tensorwire.placement.plan import Model, Variable
+from tensorwire.placement.splits import getting_by, noting_splittable
 from tensorwire.placement.traffic import PART, Crossing
 
 _HANDLES = ("VarHandleOp", "VariableV2", "Variable")
@@ -204,25 +204,9 @@ def model_of_function(build: Callable[[], Any]) -> Model:
     import tensorflow as tf
 
     seen: set[str] = set()
-    with tf.Graph().as_default() as graph, noting_splittable(seen):
+    with tf.Graph().as_default() as graph, getting_by(noting_splittable(seen)):
         build()
     return model_of(graph, seen)
-
-
-@contextmanager
-def noting_splittable(names: set[str]) -> Iterator[None]:
-    """Adds the names of variables that ``get_variable`` makes, because only these can be split."""
-    import tensorflow as tf
-
-    def noting(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("partitioner") is None:
-            names.add(name)
-        return getter(name, *args, **kwargs)
-
-    v1 = tf.compat.v1
-    scope = v1.get_variable_scope()
-    with v1.variable_scope(scope, custom_getter=noting, auxiliary_name_scope=False):
-        yield
 
 
 def model_of_file(path: Path) -> Model:

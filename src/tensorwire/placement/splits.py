@@ -12,19 +12,54 @@ from tensorwire.placement.plan import PlacementPlan
 _OURS = "_tensorwire_rows_in_order"
 
 
+Getter = Callable[..., Any]
+"""A ``custom_getter`` of ``tf.compat.v1.variable_scope``."""
+
+
 @contextmanager
 def splitting(plan: PlacementPlan) -> Iterator[None]:
     """In this scope, ``tf.compat.v1.get_variable`` splits variables as `plan` says."""
-    import tensorflow as tf
-
-    v1 = tf.compat.v1
     look_up_in_order()
-    scope = v1.get_variable_scope()
-    with v1.variable_scope(scope, custom_getter=splitter(plan), auxiliary_name_scope=False):
+    with getting_by(splitter(plan)):
         yield
 
 
-def splitter(plan: PlacementPlan) -> Callable[..., Any]:
+@contextmanager
+def getting_by(getter: Getter) -> Iterator[None]:
+    """In this scope, ``tf.compat.v1.get_variable`` uses `getter`."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    scope = v1.get_variable_scope()
+    with v1.variable_scope(scope, custom_getter=getter, auxiliary_name_scope=False):
+        yield
+
+
+def get_all_by(getter: Getter) -> None:
+    """Makes ``tf.compat.v1.get_variable`` use `getter` in this process from now on."""
+    from tensorflow.python.ops import variable_scope
+
+    get_variable = variable_scope._VariableStore.get_variable
+
+    @functools.wraps(get_variable)
+    def get_by_getter(store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        return getter(functools.partial(get_variable, store), name, *args, **kwargs)
+
+    variable_scope._VariableStore.get_variable = get_by_getter
+
+
+def noting_splittable(names: set[str]) -> Getter:
+    """Adds the names of variables that ``get_variable`` makes, because only these can be split."""
+
+    def noting(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("partitioner") is None:
+            names.add(name)
+        return getter(name, *args, **kwargs)
+
+    return noting
+
+
+def splitter(plan: PlacementPlan) -> Getter:
     """A ``custom_getter`` that partitions by name. The user's own partitioner has priority."""
 
     def get_split(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tensorwire.placement import graphs, strategy_v2
+from tensorwire.placement import graphs, splits, strategy_v2
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.plugin.patches import after_import
 
@@ -42,7 +42,7 @@ class _Observer:
         self._servers = 0
 
     def install(self) -> None:
-        self._note_splittable()
+        splits.get_all_by(splits.noting_splittable(self._splittable))
         self._replace_servers()
         self._replace_sessions()
         self._replace_strategies()
@@ -76,18 +76,6 @@ class _Observer:
 
         if not hasattr(sys, "last_value"):
             self._write(tf.compat.v1.get_default_graph())
-
-    def _note_splittable(self) -> None:
-        from tensorflow.python.ops import variable_scope
-
-        get_variable = variable_scope._VariableStore.get_variable
-
-        def noting(store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("partitioner") is None:
-                self._splittable.add(name)
-            return get_variable(store, name, *args, **kwargs)
-
-        variable_scope._VariableStore.get_variable = noting
 
     def _replace_servers(self) -> None:
         from tensorflow.python.training import server_lib
