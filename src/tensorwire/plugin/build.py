@@ -30,9 +30,8 @@ PREBUILT_VARIABLE = "TENSORWIRE_PREBUILT"
 _FLAGS = ("-O2", "-DNDEBUG", "-fPIC", "-pthread", "-w")
 # Some systems link with --as-needed by default, which changes the order of libraries. With -z defs
 # a symbol that TensorFlow does not export is found here, not when a job loads the plug-in.
-_LINK_FLAGS = ("-shared", "-pthread", "-Wl,--no-as-needed", "-Wl,-z,defs")
+_LINK_FLAGS = ("-shared", "-Wl,--no-as-needed", "-Wl,-z,defs")
 _UNIT = "plugin.cc"
-_OBJECT = "plugin.o"
 
 
 @dataclass(frozen=True)
@@ -77,20 +76,6 @@ def packaged_source() -> PluginSource:
     native = engine.native_folder()
     return PluginSource(
         native / "plugin", native / "include", engine.engine_library(), prebuilt=native / "prebuilt"
-    )
-
-
-def bench_source(plugin: Path) -> PluginSource:
-    """The native part of `bench serve`, for the plug-in that was built."""
-    packaged = packaged_source()
-    return PluginSource(
-        engine.native_folder() / "bench",
-        packaged.include,
-        packaged.engine,
-        name="tensorwire_bench.so",
-        what="the native part of bench serve",
-        plugin=plugin,
-        plugin_headers=(packaged.folder,),
     )
 
 
@@ -175,17 +160,9 @@ def recipe(tensorflow: TensorFlowInstall, source: PluginSource) -> cache.Recipe:
         what=source.what,
         against=f"TensorFlow {tensorflow.version}",
         key=f"tf-{tensorflow.version}-{key}",
-        commands=lambda cxx: [
-            _compile_command(tensorflow, source, cxx),
-            _link_command(tensorflow, source, cxx),
-        ],
+        command=lambda cxx: _command(tensorflow, source, cxx),
         units={_UNIT: _unit(source)},
         typical_s=TYPICAL_S,
-        facts={
-            "tensorwire": __version__,
-            "tensorflow": tensorflow.version,
-            "flags": [*tensorflow.compile_flags, *_FLAGS],
-        },
         undefined_help=(
             f"this TensorFlow is in {tensorflow.library_folder}; tensorwire is tested with those "
             f"of PyPI, {TESTED}: install one of them, or report this if it is one"
@@ -201,19 +178,28 @@ def _unit(source: PluginSource) -> str:
     return "".join(f'#include "{unit.absolute()}"\n' for unit in source.units())
 
 
-def _compile_command(
+def _command(
     tensorflow: TensorFlowInstall, source: PluginSource, cxx: compiler.Compiler
 ) -> list[str]:
+    # No rpath: the engine and TensorFlow are loaded before the plug-in, and the dynamic linker
+    # finds both by their SONAME.
+    beside = [str(source.plugin)] if source.plugin is not None else []
     return [
         *cxx.command,
         *_standard_first(tensorflow.compile_flags),
         *_FLAGS,
         *(f"-I{folder}" for folder in (source.include, source.folder, *source.plugin_headers)),
         *(part for folder in include_folders(tensorflow) for part in ("-isystem", str(folder))),
-        "-c",
         _UNIT,
+        *_LINK_FLAGS,
+        f"-Wl,-soname,{source.name}",
+        *beside,
+        f"-L{tensorflow.library_folder}",
+        *(f"-l:{name}" for name in LIBRARIES),
+        f"-L{source.engine.parent}",
+        f"-l:{source.engine.name}",
         "-o",
-        _OBJECT,
+        source.name,
     ]
 
 
@@ -231,24 +217,3 @@ def include_folders(tensorflow: TensorFlowInstall) -> list[Path]:
         candidates += [folder, folder / "include"]
     candidates.append(external / "farmhash_archive" / "src")
     return [folder for folder in candidates if folder.is_dir()]
-
-
-def _link_command(
-    tensorflow: TensorFlowInstall, source: PluginSource, cxx: compiler.Compiler
-) -> list[str]:
-    # No rpath: the engine and TensorFlow are loaded before the plug-in, and the dynamic linker
-    # finds both by their SONAME.
-    beside = [str(source.plugin)] if source.plugin is not None else []
-    return [
-        *cxx.command,
-        *_LINK_FLAGS,
-        f"-Wl,-soname,{source.name}",
-        _OBJECT,
-        *beside,
-        f"-L{tensorflow.library_folder}",
-        *(f"-l:{name}" for name in LIBRARIES),
-        f"-L{source.engine.parent}",
-        f"-l:{source.engine.name}",
-        "-o",
-        source.name,
-    ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shlex
 import shutil
@@ -51,7 +50,7 @@ def digest(*parts: str | bytes) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The build of a library: its commands, and all dependencies except the compiler."""
+    """The build of a library: its command, and all dependencies except the compiler."""
 
     name: str
     """File name of the library."""
@@ -61,13 +60,11 @@ class Recipe:
     """The target in messages: "TensorFlow 2.21.0"."""
     key: str
     """The build's name in the cache; it differs for everything that changes the result."""
-    commands: Callable[[compiler.Compiler], Sequence[Sequence[str]]]
-    """Command lines to run in a folder that holds only `units`; the last one makes `name`."""
+    command: Callable[[compiler.Compiler], Sequence[str]]
+    """The command line that makes `name` in a folder that holds only `units`."""
     units: Mapping[str, str]
-    """Source files for the commands: name and text."""
+    """Source files for the command: name and text."""
     typical_s: int
-    facts: Mapping[str, object]
-    """Facts about the build, stored next to the library for users."""
     undefined_help: str = ""
     """Advice for undefined symbols, for messages."""
 
@@ -171,14 +168,11 @@ def _build(recipe: Recipe, cxx: compiler.Compiler, finished: Path) -> None:
     try:
         for name, text in recipe.units.items():
             (work / name).write_text(text, encoding="utf-8")
-        for command in recipe.commands(cxx):
-            compiler.run(command, work)
+        compiler.run(recipe.command(cxx), work)
         for file in work.iterdir():
             if file.name != recipe.name:
                 file.unlink()
         (work / recipe.name).chmod(0o755)
-        facts = {**recipe.facts, "compiler": cxx.version}
-        (work / "build.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(finished, ignore_errors=True)
         work.rename(finished)
     except compiler.CompileError as error:

@@ -134,7 +134,8 @@ def run(command: Sequence[str], folder: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, "LC_ALL": "C"},  # CompileError parses the messages
+        # CompileError parses the messages; what a killed compiler leaves goes with the folder.
+        env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
         start_new_session=True,
     )
     try:

@@ -225,10 +225,9 @@ def rpc_recipe(
         what=f"raw RPC over {what}",
         against=f"{package.name} {package.version}",
         key=f"raw-{package.name}-{package.version}-{key}",
-        commands=lambda cxx: [[*cxx.command, *options, "-o", name]],
+        command=lambda cxx: [*cxx.command, *options, "-o", name],
         units={},
         typical_s=10,
-        facts={"tensorwire": __version__, package.name: package.version},
     )
 
 

@@ -36,7 +36,7 @@ from tensorwire.bench.frame.tasks import Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
 from tensorwire.bench.lab.ports import CLOSE_WAIT, ESTABLISHED, tcp_sockets
-from tensorwire.engine import Library, data_port
+from tensorwire.engine import Library, data_port, native_folder
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
 from tensorwire.report.section import Section
@@ -89,7 +89,16 @@ class _ServeTask(PluginTask):
         super().__init__(needs_plugin=False)
         from tensorwire.plugin import build, loader
 
-        path = build.ensure_built(source=build.bench_source(loader.load()))
+        source = dataclasses.replace(
+            build.packaged_source(),
+            folder=native_folder() / "bench",
+            name="tensorwire_bench.so",
+            what="the native part of bench serve",
+            prebuilt=None,
+            plugin=loader.load(),
+            plugin_headers=(build.packaged_source().folder,),
+        )
+        path = build.ensure_built(source=source)
         self._library = Library(path, "tensorwire_bench_")  # native/tensorflow/bench/serve.h
 
 
