@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,9 @@ def test_more_variables_than_an_environment_holds_are_refused() -> None:
         default.encode(variables, None)
 
 
-def test_traffic_survives_its_json() -> None:
+def test_traffic_survives_the_environment() -> None:
     document = {"variables": {"a": {"bytes_per_step": 3.0, "rows": [[0, 2, 3.0]]}, "b": 4}}
     read = Traffic.from_document(document)
-    assert Traffic.from_document(json.loads(json.dumps(read.to_document()))) == read
+    variables = (Variable("a", (2, 3), 4),)
+    known = default._Planner(default.encode(variables, read))._known
+    assert (known.variables, known.traffic) == (variables, read)

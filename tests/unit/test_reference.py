@@ -19,7 +19,7 @@ from harness.calibration import CALIBRATION
 from tensorwire.metrics import prometheus
 from tensorwire.metrics.rates import JobRates
 from tensorwire.metrics.task_metrics import PoolMetrics, ProcessMetrics, TaskMetrics
-from tensorwire.placement.plan import Variable, balanced, to_json
+from tensorwire.placement.plan import Variable, balanced
 from tensorwire.placement.traffic import Traffic
 
 pytestmark = pytest.mark.docs
@@ -128,7 +128,7 @@ def test_the_schema_describes_all_of_a_placement(
     jsonschema = pytest.importorskip("jsonschema")
     traffic = Traffic({"table": 10.0}) if with_traffic else None
     plans = [balanced([Variable("table", (1000, 16), 4)], 2, traffic).to_document()]
-    document = json.loads(to_json({"ps": 2, "plans": plans}))
+    document = json.loads(json.dumps({"ps": 2, "plans": plans}))
     part = {"$ref": "#/$defs/PlacementPlans"}
     jsonschema.Draft202012Validator({**part, "$defs": schema["$defs"]}).validate(document)
     assert undescribed(document, schema, part) == set()

@@ -109,7 +109,7 @@ def place(options: PlaceOptions, output: Output, arguments: tuple[str, ...]) -> 
     facts = [f"tensorwire {__version__}", str(options.graph or options.script)]
     documents = [each.to_document() for each in plans]
     output.give(
-        lambda: plan.to_json({"ps": options.ps, "plans": documents}),
+        lambda: json.dumps({"ps": options.ps, "plans": documents}, indent=1) + "\n",
         lambda: terminal.show([section]),
         lambda: Report("tensorwire place", facts, [section], headlines),
     )

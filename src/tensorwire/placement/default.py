@@ -7,12 +7,15 @@ The variables must be known before the script runs; the number of ps is known fr
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import json
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from tensorwire.dataclass_json import from_document
 from tensorwire.errors import TensorwireError
 from tensorwire.placement import device, plan, splits, strategy_v2
 from tensorwire.placement.plan import PlacementPlan, Variable
@@ -27,10 +30,7 @@ def encode(variables: Sequence[Variable], traffic: Traffic | None) -> str:
     Raises:
         TensorwireError: there are too many variables for the environment.
     """
-    document = {
-        "variables": plan.documents_of(variables),
-        "traffic": None if traffic is None else traffic.to_document(),
-    }
+    document = dataclasses.asdict(_Known(tuple(variables), traffic))
     text = base64.b64encode(zlib.compress(json.dumps(document).encode())).decode()
     if len(text) > _MOST_BYTES:
         raise TensorwireError(
@@ -70,14 +70,20 @@ def install(encoded: str) -> None:
     extended.__init__ = init_with_plan
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What is known before the script runs."""
+
+    variables: tuple[Variable, ...]
+    traffic: Traffic | None
+
+
 class _Planner:
     def __init__(self, encoded: str) -> None:
         document = json.loads(zlib.decompress(base64.b64decode(encoded)))
-        self._variables = plan.variables_of(document)
-        moved = document["traffic"]
-        self._traffic = None if moved is None else Traffic.from_document(moved)
+        self._known = from_document(_Known, document)
         self.latest: PlacementPlan | None = None
 
     def plan(self, ps: int) -> PlacementPlan:
-        self.latest = plan.balanced(self._variables, ps, self._traffic)
+        self.latest = plan.balanced(self._known.variables, ps, self._known.traffic)
         return self.latest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,15 +52,6 @@ class Model:
     crossings: tuple[Crossing, ...] = ()
     unknown_operations: tuple[str, ...] = ()
     """Kinds of operations that this TensorFlow does not have; then there are no crossings."""
-
-    def to_document(self) -> dict[str, Any]:
-        """The model as JSON."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_document(document: Mapping[str, Any]) -> Model:
-        """Reads what `to_document` wrote."""
-        return from_document(Model, document)
 
 
 @dataclass(frozen=True)
@@ -140,8 +130,8 @@ class PlacementPlan:
                 else {}
             ),
             "variables": [
-                {**entry, "tasks": list(self.tasks[str(entry["name"])])}
-                for entry in documents_of(self.variables)
+                {**dataclasses.asdict(each), "tasks": list(self.tasks[each.name])}
+                for each in self.variables
             ],
         }
 
@@ -153,25 +143,16 @@ class PlacementPlan:
             UsageError: the document is not a plan.
         """
         try:
+            variables = from_document(tuple[Variable, ...], document["variables"])
             tasks = {entry["name"]: tuple(entry["tasks"]) for entry in document["variables"]}
             ps = int(document["ps"])
             if not all(t and all(0 <= task < ps for task in t) for t in tasks.values()):
                 raise ValueError("a variable has no ps, or a ps that does not exist")
-            return PlacementPlan(str(document["strategy"]), ps, variables_of(document), tasks)
+            return PlacementPlan(str(document["strategy"]), ps, variables, tasks)
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
                 f"{source} is not a placement plan, which `tensorwire place --json` writes"
             ) from error
-
-
-def documents_of(variables: Sequence[Variable]) -> list[dict[str, Any]]:
-    """The variables as JSON."""
-    return [dataclasses.asdict(variable) for variable in variables]
-
-
-def variables_of(document: Mapping[str, Any]) -> tuple[Variable, ...]:
-    """The variables of a plan or a dry run. Raises KeyError, TypeError or ValueError."""
-    return from_document(tuple[Variable, ...], document["variables"])
 
 
 def whole(variables: Sequence[Variable], patterns: Sequence[str]) -> tuple[Variable, ...]:
@@ -191,10 +172,6 @@ def whole(variables: Sequence[Variable], patterns: Sequence[str]) -> tuple[Varia
         else each
         for each in variables
     )
-
-
-def to_json(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=1) + "\n"
 
 
 def round_robin(

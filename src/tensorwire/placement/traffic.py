@@ -210,15 +210,6 @@ class Traffic:
                 rows[name] = ranges
         return Traffic(moved, rows)
 
-    def to_document(self) -> dict[str, Any]:
-        """The record as JSON, which `from_document` reads."""
-        return {
-            "variables": {
-                name: {"bytes_per_step": moved, "rows": [list(r) for r in self.rows.get(name, ())]}
-                for name, moved in self.bytes_per_step.items()
-            }
-        }
-
 
 def row_bounds(rows: int, parts: int) -> list[tuple[int, int]]:
     """First row and row after the last of each part, as TensorFlow's partitioners split.

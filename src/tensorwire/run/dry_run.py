@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tensorwire import settings
+from tensorwire.dataclass_json import from_document
 from tensorwire.errors import TensorwireError
 from tensorwire.laboratory import laboratory
 from tensorwire.placement.plan import Model
@@ -47,7 +48,7 @@ def model_of_script(
                 )
             time.sleep(_POLL_S)
         if found.exists():
-            return Model.from_document(json.loads(found.read_text()))
+            return from_document(Model, json.loads(found.read_text()))
         if script.poll():
             raise TensorwireError(
                 f"{' '.join(command)} failed before training{_last_words(script.log)}"

@@ -65,7 +65,7 @@ class _Observer:
         with tempfile.NamedTemporaryFile(
             "w", dir=self._file.parent, prefix=self._file.name, delete=False
         ) as file:
-            file.write(json.dumps(model.to_document()))
+            file.write(json.dumps(dataclasses.asdict(model)))
         with contextlib.suppress(FileExistsError):
             os.link(file.name, self._file)  # atomic, and only the first process succeeds
         Path(file.name).unlink()
