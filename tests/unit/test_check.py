@@ -13,8 +13,7 @@ import tensorwire
 from tensorwire import engine
 from tensorwire.cli.doctor import check
 from tensorwire.cluster import ClusterSpec
-from tensorwire.doctor import check_machine as machine
-from tensorwire.doctor import check_tasks as tasks
+from tensorwire.doctor import check as checks
 from tensorwire.doctor.evidence import Finding, checked
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plugin import build, compiler
@@ -70,7 +69,7 @@ class TestTasks:
         return ClusterSpec({"worker": addresses})
 
     def found(self, cluster: ClusterSpec) -> dict[str, Finding]:
-        return {each.rule: each for each in tasks.tasks(cluster, 5.0, self.map)}
+        return {each.rule: each for each in checks.tasks(cluster, 5.0, self.map)}
 
     def test_a_task_that_answers(self) -> None:
         cluster = self.tasks(reached())
@@ -86,20 +85,20 @@ class TestTasks:
         assert found["links"].title == "not measured: all tasks that answer are on this host"
 
     def test_a_task_that_is_not_up(self, closed: str) -> None:
-        found = only(tasks.tasks(ClusterSpec({"ps": [closed]}), 5.0, self.map))
+        found = only(checks.tasks(ClusterSpec({"ps": [closed]}), 5.0, self.map))
         assert found.state == "error"
         assert found.title == f"no server at {closed}: Connection refused"
         assert "start the task" in found.change
 
     def test_an_evaluator_that_is_not_up(self, closed: str) -> None:
-        found = only(tasks.tasks(ClusterSpec({"evaluator": [closed]}), 5.0, self.map))
+        found = only(checks.tasks(ClusterSpec({"evaluator": [closed]}), 5.0, self.map))
         assert found.state == "warning"
         assert "take it out of the cluster" in found.change
 
     def test_a_task_on_grpc(self, closed: str) -> None:
         with listener() as grpc:
             self.map.write_text(f"{grpc}={closed}\n")
-            found = only(tasks.tasks(ClusterSpec({"worker": [grpc]}), 5.0, self.map))
+            found = only(checks.tasks(ClusterSpec({"worker": [grpc]}), 5.0, self.map))
         assert found.state == "error"
         assert found.title == (
             f"its gRPC port {grpc} answers, but its data port {closed} (from {self.map}) does not: "
@@ -110,7 +109,7 @@ class TestTasks:
     def test_a_data_port_that_never_answers(self) -> None:
         with listener() as grpc, listener() as data:
             self.map.write_text(f"{grpc}={data}\n")
-            found = only(tasks.tasks(ClusterSpec({"worker": [grpc]}), 0.3, self.map))
+            found = only(checks.tasks(ClusterSpec({"worker": [grpc]}), 0.3, self.map))
         assert found.state == "error"
         assert f"its data port {data} (from {self.map}) does not: no answer" in found.title
 
@@ -141,7 +140,7 @@ class TestTasks:
 
     @pytest.mark.parametrize(("slowest", "state"), [(600e6, "ok"), (100e6, "warning")])
     def test_links(self, slowest: float, state: str) -> None:
-        self.patch.setattr(tasks, "_connect", lambda address, timeout_s: (False, ""))
+        self.patch.setattr(checks, "_connect", lambda address, timeout_s: (False, ""))
         answers = [reached(bytes_per_s=rate) for rate in (1.1e9, 1e9, slowest)]
         found = self.found(self.tasks(*answers))["links"]
         assert found.state == state
@@ -151,18 +150,18 @@ class TestTasks:
     def test_findings_are_in_the_clusters_order(self, closed: str) -> None:
         with listener() as grpc:
             cluster = ClusterSpec({"ps": [closed, grpc], "worker": ["nowhere.invalid:1"]})
-            found = list(tasks.tasks(cluster, 5.0, self.map))
+            found = list(checks.tasks(cluster, 5.0, self.map))
         assert [each.rule for each in found] == ["ps:0", "ps:1", "worker:0"]
         assert {each.state for each in found} == {"error"}
 
 
 class TestMachine:
     def test_memory_between_tasks(self) -> None:
-        assert only(machine._memory_lane()).state == "ok"
+        assert only(checks._memory_lane()).state == "ok"
 
     def test_few_open_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (256, 1024))
-        found = only(machine._open_files())
+        monkeypatch.setattr(checks.resource, "getrlimit", lambda _: (256, 1024))
+        found = only(checks._open_files())
         assert found.state == "warning"
         assert "limit 1024" in found.title
 
@@ -170,16 +169,16 @@ class TestMachine:
     def test_a_containers_limit(
         self, monkeypatch: pytest.MonkeyPatch, usable: float, state: str
     ) -> None:
-        monkeypatch.setattr(machine, "usable_cores", lambda: usable)
-        monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2})
-        found = only(machine._cores())
+        monkeypatch.setattr(checks, "usable_cores", lambda: usable)
+        monkeypatch.setattr(checks.os, "sched_getaffinity", lambda _: {0, 1, 2})
+        found = only(checks._cores())
         assert found.state == state
         if state == "warning":
             assert found.title.startswith("0.5 of 3, by the container's limit")
 
     def test_tls_without_a_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TENSORWIRE_TLS", "1")
-        found = only(machine._security())
+        found = only(checks._security())
         assert found.state == "error"
         assert "token" in found.title
 
@@ -188,7 +187,7 @@ class TestMachine:
             raise TensorwireError("TensorFlow is not installed: pip install tensorflow")
 
         monkeypatch.setattr(build, "inventory", none)
-        found = only(machine._plugin())
+        found = only(checks._plugin())
         assert (found.state, found.rule) == ("error", "TensorFlow")
         assert "pip install" in found.title
 
@@ -206,7 +205,7 @@ class TestMachine:
             return compiler.Compiler(("g++",), "g++ 12")
 
         monkeypatch.setattr(compiler, "find_compiler", find)
-        found = list(machine._plugin())[1]
+        found = list(checks._plugin())[1]
         assert found.state == ("warning" if has_compiler else "error")
         assert ("tensorwire build" in found.change) == has_compiler
 
@@ -215,7 +214,7 @@ def test_the_command_shows_findings_and_fails_if_one_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "machine", lambda: iter([checked("ok", "cores", "8")]))
+    monkeypatch.setattr(checks, "machine", lambda: iter([checked("ok", "cores", "8")]))
     arguments = ["--ps-hosts", closed, "--json", "found.json"]
     done = click.testing.CliRunner().invoke(check, arguments)
     assert isinstance(done.exception, TensorwireError)

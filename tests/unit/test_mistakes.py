@@ -16,7 +16,7 @@ import pytest
 
 from harness.calibration import CALIBRATION
 from tensorwire.cli.main import main
-from tensorwire.doctor.check_machine import machine
+from tensorwire.doctor.check import machine
 from tensorwire.errors import UsageError
 from tensorwire.plugin import loader
 from tensorwire.settings import misspelt
@@ -408,7 +408,7 @@ def test_a_mistake_is_answered_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tensorwire.doctor.check_machine.machine", lambda: iter(()))
+    monkeypatch.setattr("tensorwire.doctor.check.machine", lambda: iter(()))
     for name, value in mistake.env.items():
         monkeypatch.setenv(name, value.replace("{folder}", str(tmp_path)))
     Path("script.py").write_text("raise AssertionError('it ran')\n")

@@ -285,8 +285,7 @@ def check(options: CheckOptions, output: Output) -> None:
     ports may be open from one host and closed from another. The exit status is 1 if anything fails.
     """
     quiet_tensorflow()
-    from tensorwire.doctor.check_machine import machine
-    from tensorwire.doctor.check_tasks import tasks
+    from tensorwire.doctor.check import machine, tasks
 
     cluster = _cluster(options)
     checks = machine()
