@@ -26,6 +26,16 @@ def data_size(size_bytes: float) -> str:
     return f"{number(size_bytes)} B"
 
 
+def megabytes(size_bytes: float) -> str:
+    """MB of 10^6 bytes, also of much larger and smaller sizes."""
+    return f"{number(size_bytes / 1e6)} MB"
+
+
+def percent(share: float) -> str:
+    """12 % for 0.12."""
+    return f"{share * 100:.0f} %"
+
+
 def parse_quantity(text: str, units: Mapping[str, str]) -> float | None:
     """Parses a number with a unit, as in "50us"; None if `text` has another form.
 

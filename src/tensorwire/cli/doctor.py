@@ -239,9 +239,8 @@ def _read(path: str) -> Any:
 
 def _input_probe(options: DoctorOptions, rate: Any, evidence: Evidence) -> InputProbe:
     from tensorwire.doctor.evidence import InputProbe
-    from tensorwire.doctor.job_usage import typical_step_s
 
-    step_s = typical_step_s(evidence.job) if evidence.job is not None else None
+    step_s = evidence.job.step_s if evidence.job is not None else None
     per_step_mb = options.data_mb_per_step
     source = f"{rate.files} files at {options.data}, read one after the other for "
     source += f"{rate.seconds:.2g} s: {rate.mb_per_s:.4g} MB/s"

@@ -5,11 +5,14 @@ Sizes are in bytes, rates in MB/s of 10^6 bytes, times in seconds. Task names ar
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from tensorwire.cluster import WORKER_JOBS, is_ps
 from tensorwire.machine import Machine
+from tensorwire.units import percent
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,25 @@ class Split:
     @property
     def step_s(self) -> float:
         return self.own_s + self.ps_s + self.wire_s + self.other_s
+
+    @property
+    def words(self) -> str:
+        """ "input 3 %, compute 60 %, waiting for ps 20 %, for the wire 10 %, rest 7 % of 12 ms"."""
+        own = "compute" if self.input_s is not None else "input and compute"
+        parts = [
+            *([("input", self.input_s)] if self.input_s is not None else []),
+            (own, self.compute_s),
+            ("waiting for ps", self.ps_s),
+            ("for the wire", self.wire_s),
+            ("rest", self.other_s),
+        ]
+        words = ", ".join(f"{name} {percent(part / self.step_s)}" for name, part in parts)
+        return f"{words} of {self.step_s * 1e3:.3g} ms"
+
+
+def step_sentences(split: Split | None) -> tuple[str, ...]:
+    """The sentence about a worker's step; none if its parts are unknown."""
+    return () if split is None else (f"A worker's step: {split.words}.",)
 
 
 @dataclass(frozen=True)
@@ -154,6 +176,26 @@ class TaskUsage:
         return self.seconds / self.steps if self.steps else None
 
 
+def cpu_shares(tasks: Sequence[TaskUsage]) -> list[float]:
+    """`TaskUsage.cpu_share` of the tasks for which it is known."""
+    return [task.cpu_share for task in tasks if task.cpu_share is not None]
+
+
+def typical_split(workers: Sequence[TaskUsage]) -> Split | None:
+    """The median over the workers of each part of the split; None if no worker has a split."""
+    splits = [worker.split for worker in workers if worker.split is not None]
+    if not splits:
+        return None
+    inputs = [split.input_s for split in splits if split.input_s is not None]
+    return Split(
+        input_s=statistics.median(inputs) if inputs else None,
+        compute_s=statistics.median(split.compute_s for split in splits),
+        ps_s=statistics.median(split.ps_s for split in splits),
+        wire_s=statistics.median(split.wire_s for split in splits),
+        other_s=statistics.median(split.other_s for split in splits),
+    )
+
+
 @dataclass(frozen=True)
 class HostUsage:
     """Metrics of one machine while the job ran."""
@@ -185,6 +227,49 @@ class JobEvidence:
     def workers(self) -> list[TaskUsage]:
         """The tasks that train; a chief is one of them."""
         return [task for task in self.tasks if task.job in WORKER_JOBS]
+
+    @property
+    def split(self) -> Split | None:
+        """The typical split of its workers."""
+        return typical_split(self.workers)
+
+    @property
+    def steps(self) -> float:
+        """Steps of all workers during the observation."""
+        return sum(worker.steps or 0.0 for worker in self.workers)
+
+    @property
+    def steps_per_s(self) -> float:
+        """Rate of all workers together."""
+        return sum((worker.steps or 0.0) / worker.seconds for worker in self.workers)
+
+    @property
+    def step_s(self) -> float | None:
+        """Median over the workers of the seconds of a step; None if no steps were counted."""
+        known = [worker.step_s for worker in self.workers if worker.step_s is not None]
+        return statistics.median(known) if known else None
+
+    @property
+    def waiting_share(self) -> float | None:
+        """Share of a worker's step in which it waits for ps or wire."""
+        split = self.split
+        return None if split is None else (split.ps_s + split.wire_s) / split.step_s
+
+    @property
+    def communicating_share(self) -> float | None:
+        """Share of a worker's step that is neither input nor own compute."""
+        split = self.split
+        return None if split is None else 1 - split.own_s / split.step_s
+
+    @property
+    def ps_bytes(self) -> dict[str, float]:
+        """Bytes of tensors that each ps exchanged with workers, both directions together."""
+        moved = {task.task: 0.0 for task in self.ps}
+        for task in self.tasks:
+            for flow in task.received:
+                for end in {task.task, flow.peer} & moved.keys():
+                    moved[end] += flow.bytes
+        return moved
 
 
 @dataclass(frozen=True)

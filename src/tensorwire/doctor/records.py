@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.dataclass_json import from_document, to_document
-from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Diagnosis, Evidence, PlacedPart, Placement, Run, Scaling
 from tensorwire.errors import UsageError
 from tensorwire.files import read_json
@@ -52,10 +51,10 @@ def scaling_of(looks: Sequence[Evidence]) -> Scaling | None:
         Run(
             workers=len(job.workers),
             ps=len(job.ps),
-            steps_per_s=sum((w.steps or 0.0) / w.seconds for w in job.workers),
+            steps_per_s=job.steps_per_s,
         )
         for job in (look.job for look in looks)
-        if job is not None and job_usage.total_steps(job)
+        if job is not None and job.steps
     ]
     if len({run.workers for run in runs}) < 2:
         return None

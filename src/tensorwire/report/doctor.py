@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence, Finding
-from tensorwire.doctor.job_usage import percent, ps_bytes
 from tensorwire.report.section import Bar, Bars, Chart, Report, Section
+from tensorwire.units import percent
 
 _MOST_WORKERS = 6  # that get a chart of their own
 
@@ -85,7 +85,7 @@ def _charts(evidence: Evidence) -> Iterator[Chart]:
                 }
                 bars = [Bar(name, part * 1e3, worker.task) for name, part in parts.items()]
                 yield Bars(f"A step of {worker.task}", "ms", bars)
-        loads = ps_bytes(job)
+        loads = job.ps_bytes
         if len(loads) > 1:
             bars = [Bar(ps, moved / 1e6, "ps") for ps, moved in loads.items()]
             yield Bars("Tensors that each ps moved", "MB", bars)

@@ -26,7 +26,6 @@ from tensorwire.cluster import is_ps
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import JobEvidence
 from tensorwire.doctor.job_evidence import HostFacts, evidence_of
-from tensorwire.doctor.job_usage import split_words, total_steps, typical_split
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import Job
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS, JobCase
@@ -228,7 +227,6 @@ def result_of(
     assert found is not None
     limits = {group.role: job.resources(group).cores for group in job.groups}
     rates = job_rates(before, after)
-    typical = typical_split(found.workers)
     return LayoutResult(
         layout=job.layout,
         placement=job.placement,
@@ -253,7 +251,7 @@ def result_of(
             )
             for each in rates.tasks
         ),
-        step=None if typical is None else split_words(typical),
+        step=None if found.split is None else found.split.words,
         verdicts=diagnose(evidence).findings,
     )
 
@@ -262,8 +260,8 @@ def _steps_per_s(
     job: JobEvidence, before: Sequence[TaskMetrics], after: Sequence[TaskMetrics]
 ) -> float:
     """Steps of all workers; with a coordinator, calls on the busiest ps, as in `k8s status`."""
-    if total_steps(job):
-        return sum((worker.steps or 0.0) / worker.seconds for worker in job.workers)
+    if job.steps:
+        return job.steps_per_s
     earlier = {each.name: each for each in before}
     moved = [now.since(earlier[now.name]) for now in after if is_ps(now.name)]
     rates = [(each.run_graphs + each.eager_calls) / (each.clock_us / 1e6) for each in moved]

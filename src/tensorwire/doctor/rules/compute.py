@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import statistics
 
-from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Finding, HostUsage, JobEvidence, TaskUsage
-from tensorwire.doctor.job_usage import percent, step_sentences
+from tensorwire.doctor.evidence import (
+    Finding,
+    HostUsage,
+    JobEvidence,
+    TaskUsage,
+    cpu_shares,
+    step_sentences,
+    typical_split,
+)
 from tensorwire.doctor.rules import rule, workers
+from tensorwire.units import percent
 
 _NO_CORE_FREE = 0.9
 _HARMLESS = 2  # so many threads are never too many, because they sleep when idle
@@ -51,7 +58,7 @@ def threads_over_cores(job: JobEvidence) -> Finding | None:
     if not over:
         return None
     worst = max(over, key=lambda task: (task.reactors or 0) / (task.cores or 1.0))
-    communicating = job_usage.communicating_share(job)
+    communicating = job.communicating_share
     spare = 1 - (worst.cores or 1.0) / (worst.reactors or 1)
     variable = f"NETWORK_{'PS' if worst.job == 'ps' else 'WORKER'}_CORE_NUMBER"
     return Finding(
@@ -79,8 +86,8 @@ _COMPUTES = 0.9
 )
 def ps_cpu_bound(job: JobEvidence) -> Finding | None:
     """Workers wait for the ps to compute, and the ps have no CPU left."""
-    shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
-    split = job_usage.typical_split(job.workers)
+    shares = cpu_shares(job.ps)
+    split = job.split
     if not shares or statistics.mean(shares) < BUSY:
         return None
     # The rest of a step is mostly the ps applying updates.
@@ -106,12 +113,12 @@ def ps_cpu_bound(job: JobEvidence) -> Finding | None:
 def worker_compute_bound(job: JobEvidence) -> Finding | None:
     """Workers compute nearly all of the time, or have no CPU left: more ps will not help."""
     usual = workers.usual(job)
-    split = job_usage.typical_split(usual)
+    split = typical_split(usual)
     if split is None:
         return None
     computes = split.compute_s / split.step_s
     # A worker at its CPU limit also receives late, so its waiting time includes CPU shortage.
-    shares = [worker.cpu_share for worker in usual if worker.cpu_share is not None]
+    shares = cpu_shares(usual)
     busy = statistics.mean(shares) if shares else 0.0
     if computes < _COMPUTES and busy < BUSY:
         return None

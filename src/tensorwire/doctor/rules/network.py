@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorwire.cluster import GRPC, GRPCPP
-from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Finding, HostUsage, JobEvidence, Layers
-from tensorwire.doctor.job_usage import percent
+from tensorwire.doctor.evidence import Finding, HostUsage, JobEvidence, Layers, step_sentences
 from tensorwire.doctor.rules import rule
+from tensorwire.units import percent
 
 _FULL = 0.75  # of the link's rate, while a task has something to send
 _WAITS_FOR_WIRE = 0.5  # of a step; then both directions together may fill a link
@@ -29,14 +28,14 @@ def link_saturated(job: JobEvidence) -> Finding | None:
     if fullest is None or fullest[1] < _FULL:
         return None
     host, full, use, sentence = fullest
-    communicating = job_usage.communicating_share(job)
-    split = job_usage.typical_split(job.workers)
+    communicating = job.communicating_share
+    split = job.split
     return Finding(
         title=f"The link of {host.host} is full",
         cost=use if communicating is None else min(use, communicating),
         evidence=(
             sentence,
-            *job_usage.step_sentences(split),
+            *step_sentences(split),
         ),
         confidence="high" if split is not None and full > 0.85 else "medium",
         change="Move fewer bytes per step: send ids that repeat in a batch, their rows and "
@@ -47,8 +46,8 @@ def link_saturated(job: JobEvidence) -> Finding | None:
 
 def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
     """Host, use of its link while tasks communicate, use over the whole time, and a sentence."""
-    communicating = job_usage.communicating_share(job)
-    split = job_usage.typical_split(job.workers)
+    communicating = job.communicating_share
+    split = job.split
     wire = 0.0 if split is None else split.wire_s / split.step_s
     for host in job.hosts:
         tasks = [task for task in job.tasks if task.host == host.host]
@@ -105,7 +104,7 @@ def rpc_below_link(layers: Layers, job: JobEvidence | None = None) -> Finding | 
     better = layers.mb_per_s(name, GRPCPP) if protocol == GRPC else None
     if better is not None:
         sentences.append(f"On grpc++ it is {better:.0f} MB/s.")
-    communicating = None if job is None else job_usage.communicating_share(job)
+    communicating = None if job is None else job.communicating_share
     helps = protocol == GRPC and (better is None or better > 1.2 * rate)
     return Finding(
         title=f"{protocol} uses {percent(rate / ceiling)} of what the link carries",
@@ -131,8 +130,8 @@ def small_tensors(job: JobEvidence) -> Finding | None:
     """Many small tensors cross one by one."""
     if job.tensor_fuse:
         return None
-    steps = job_usage.total_steps(job)
-    split = job_usage.typical_split(job.workers)
+    steps = job.steps
+    split = job.split
     if not steps:
         return None
     small = [
@@ -149,13 +148,13 @@ def small_tensors(job: JobEvidence) -> Finding | None:
     cost = a_step * _COST_OF_ONE_S[job.protocol] / (worker_s / steps)
     return Finding(
         title=f"{a_step:.0f} small tensors cross at each step, one by one",
-        cost=min(cost, job_usage.communicating_share(job) or 1.0),
+        cost=min(cost, job.communicating_share or 1.0),
         evidence=(
             f"{a_step:.0f} tensors of {size / 1e3:.2g} KB on average cross at a worker's step of "
             f"{worker_s / steps * 1e3:.3g} ms.",
             f"Alone, each costs about {_COST_OF_ONE_S[job.protocol] * 1e6:.0f} us more than in a "
             "message with others.",
-            *job_usage.step_sentences(split),
+            *step_sentences(split),
         ),
         confidence="medium",
         change="Send them in one message and run the operations of many tables as one: "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Confidence, Finding, JobEvidence, PlacedPart, Placement
-from tensorwire.doctor.job_usage import mb, percent
+from tensorwire.doctor.evidence import Confidence, Finding, Flow, JobEvidence, PlacedPart, Placement
 from tensorwire.doctor.rules import rule
+from tensorwire.units import megabytes as mb
+from tensorwire.units import percent
 
 UNEVEN = 1.5
 """Largest over mean load. Plans of `balanced` have at most 1.2."""
@@ -36,7 +38,7 @@ def hot(job: JobEvidence | None, placement: Placement | None) -> HotPs | None:
     """The ps with far more than its share: of traffic if a job was observed, else of bytes."""
     observed = job if job is not None and len(job.ps) > 1 else None
     if observed is not None:
-        loads = job_usage.ps_bytes(observed)
+        loads = observed.ps_bytes
     elif placement is not None and placement.ps > 1:
         loads = dict.fromkeys((f"ps:{index}" for index in range(placement.ps)), 0.0)
         for part in placement.parts:
@@ -54,7 +56,7 @@ def hot(job: JobEvidence | None, placement: Placement | None) -> HotPs | None:
         does, what = "moved", "tensors between ps and workers"
         heaviest, heaviest_share = _heaviest_by_traffic(observed, ps, placement)
         more = _cpu_sentence(observed, ps)
-        waiting = job_usage.waiting_share(observed)
+        waiting = observed.waiting_share
         if waiting is not None:
             more.append(f"Workers wait {percent(waiting)} of a step for ps and wire.")
     else:
@@ -122,11 +124,22 @@ def _heaviest_by_traffic(
         for part in parts
         for tensor in part.tensors
     }
-    read, sent = (job_usage.bytes_by_name(flows, names) for flows in job_usage.flows_of(job, ps))
+    pulled = (flow for worker in job.workers for flow in worker.received if flow.peer == ps)
+    pushed = (flow for task in job.ps if task.task == ps for flow in task.received)
+    read, sent = _bytes_by_name(pulled, names), _bytes_by_name(pushed, names)
     # A tensor that is read names its variable; for a gradient often only the operation is known.
     busier = read if 2 * read.total() >= sent.total() else sent
     heaviest, heaviest_bytes = busier.most_common(1)[0]
     return heaviest, heaviest_bytes / busier.total()
+
+
+def _bytes_by_name(flows: Iterable[Flow], variables: Mapping[str, str]) -> Counter[str]:
+    """Bytes of all workers, by variable where `variables` maps the tensor, else by tensor name."""
+    total: Counter[str] = Counter()
+    for flow in flows:
+        own = flow.name.removesuffix("/Read/ReadVariableOp").removesuffix("/read")
+        total[variables.get(flow.name, own)] += flow.bytes  # type: ignore[assignment]
+    return total
 
 
 def _parts_on(ps: str, placement: Placement) -> list[PlacedPart]:

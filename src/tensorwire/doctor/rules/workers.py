@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import (
     Finding,
     InputProbe,
@@ -14,10 +13,12 @@ from tensorwire.doctor.evidence import (
     Sessions,
     Split,
     TaskUsage,
+    cpu_shares,
+    step_sentences,
+    typical_split,
 )
-from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rules import rule
-from tensorwire.units import number
+from tensorwire.units import number, percent
 
 _SLOW = 0.7  # of the others' steps
 _BUSY = 0.5  # of a synchronous step
@@ -92,11 +93,11 @@ def straggler(job: JobEvidence) -> Finding | None:
     if found is None:
         return None
     worker = found.worker
-    others = job_usage.typical_split([w for w in job.workers if w is not worker])
+    others = typical_split([w for w in job.workers if w is not worker])
     sentences = [found.sentence]
     if worker.split is not None and others is not None:
-        sentences.append(f"Its step: {job_usage.split_words(worker.split)}.")
-        sentences.append(f"The others': {job_usage.split_words(others)}.")
+        sentences.append(f"Its step: {worker.split.words}.")
+        sentences.append(f"The others': {others.words}.")
     return Finding(
         title=f"{worker.task} on {worker.host} is a straggler",
         cost=found.cost,
@@ -147,11 +148,11 @@ def workers_past_saturation(
     if found is None:
         return None
     workers, enough, sentence = found
-    split = None if job is None else job_usage.typical_split(job.workers)
+    split = None if job is None else job.split
     return Finding(
         title=f"{workers} workers are more than the ps group can serve",
         cost=1 - enough / workers,
-        evidence=(sentence, *job_usage.step_sentences(split)),
+        evidence=(sentence, *step_sentences(split)),
         confidence="high" if scaling is not None else "medium",
         change=f"Run {max(1, round(enough))} workers, or add ps (or cores for them) before adding "
         "workers.",
@@ -184,8 +185,8 @@ def _computed_saturation(job: JobEvidence) -> tuple[int, float, str] | None:
     workers, each further one only adds waiting: the asymptotic bound of a closed queueing network
     (Denning and Buzen, The Operational Analysis of Queueing Network Models, 1978).
     """
-    steps = job_usage.total_steps(job)
-    shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
+    steps = job.steps
+    shares = cpu_shares(job.ps)
     own = [worker.split.own_s for worker in job.workers if worker.split is not None]
     if not steps or not own or not shares or max(shares) < _SATURATED:
         return None
@@ -228,7 +229,7 @@ def no_device_filters(sessions: Sessions) -> Finding | None:
 @rule("input-bound")
 def input_bound(job: JobEvidence | None = None, input: InputProbe | None = None) -> Finding | None:
     """The input takes a large part of a step, or its storage is slower than the job needs."""
-    split = None if job is None else job_usage.typical_split(usual(job))
+    split = None if job is None else typical_split(usual(job))
     share = None
     if split is not None and split.input_s is not None:
         share = split.input_s / split.step_s
@@ -239,7 +240,7 @@ def input_bound(job: JobEvidence | None = None, input: InputProbe | None = None)
         cost = 1 - storage
     else:
         return None
-    sentences = [*job_usage.step_sentences(split)]
+    sentences = [*step_sentences(split)]
     if input is not None:
         needed = input.needed_mb_per_s
         sentences.append(
