@@ -186,11 +186,10 @@ _FORM = (
 
 @dataclass(frozen=True)
 class TfConfig:
-    """The content of ``TF_CONFIG``. ``rpc_layer`` is the protocol, if it names one."""
+    """The content of ``TF_CONFIG``."""
 
     cluster: ClusterSpec
     task: Task | None = None
-    rpc_layer: str | None = None
 
 
 def parse_tf_config(text: str) -> TfConfig | None:
@@ -219,7 +218,7 @@ def parse_tf_config(text: str) -> TfConfig | None:
             jobs.address(task)
         except UsageError as error:
             raise _malformed(str(error)) from None
-    return TfConfig(jobs, task, config.get("rpc_layer"))
+    return TfConfig(jobs, task)
 
 
 def _malformed(what: str) -> UsageError:

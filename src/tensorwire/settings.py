@@ -58,16 +58,13 @@ _STILL_READ = {
 OLD = (*_REPLACED, *_STILL_READ)
 
 
-def is_on(name: str, default: bool = False) -> bool:
+def is_on(name: str, default: bool = False, environment: Mapping[str, str] = os.environ) -> bool:
     """The value of a variable that is 1 or 0, or true or false.
 
     Raises:
         UsageError: it has another value.
     """
-    return _is_on(name, os.environ.get(name, ""), default)
-
-
-def _is_on(name: str, text: str, default: bool = False) -> bool:
+    text = environment.get(name, "")
     if text.lower() in ("", "0", "1", "false", "true"):
         return text.lower() in ("1", "true") if text else default
     raise UsageError(f"environment variable {name}={text}: expected 1 or 0")
@@ -87,7 +84,7 @@ def replace_old_names(environment: MutableMapping[str, str]) -> str:
         UsageError: the value of an old name is wrong.
     """
     old = {name: environment.pop(name) for name in _REPLACED if name in environment}
-    words = [word for name, word in _OLD_REWRITES.items() if _is_on(name, old.get(name, ""))]
+    words = [word for name, word in _OLD_REWRITES.items() if is_on(name, environment=old)]
     if (dtype := old.get(_OLD_DTYPE, "0")) not in ("", "0"):
         words += [
             dtype,

@@ -76,7 +76,7 @@ def test_two_tasks_with_one_address_are_refused() -> None:
         ClusterSpec.from_hosts(ps="a:1", worker="a:1")
 
 
-def test_tf_config_tells_cluster_task_and_protocol() -> None:
+def test_tf_config_tells_cluster_and_task() -> None:
     config = parse_tf_config(
         json.dumps(
             {
@@ -88,7 +88,6 @@ def test_tf_config_tells_cluster_task_and_protocol() -> None:
     )
     assert config is not None
     assert config.task == Task("ps", 0)
-    assert config.rpc_layer == "grpc++"
     assert dict(config.cluster.jobs) == {"chief": ("a:1",), "ps": ("b:1",), "worker": {3: "c:1"}}
     assert list(config.cluster.tasks())[-1] == (Task("worker", 3), "c:1")
 

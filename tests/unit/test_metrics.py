@@ -390,4 +390,4 @@ def test_an_endpoint_that_does_not_answer_is_said_with_the_reason(
 )
 def test_what_is_no_endpoint_is_a_wrong_usage(address: str) -> None:
     with pytest.raises(UsageError, match="HOST:PORT or unix:PATH"):
-        observed_job.check_address(address)
+        observed_job.addresses_of(address)

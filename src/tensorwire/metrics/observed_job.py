@@ -130,22 +130,15 @@ def addresses_of(text: str) -> list[str]:
     Raises:
         UsageError: it has none, or one is neither HOST:PORT nor unix:PATH.
     """
-    named = [check_address(each.strip()) for each in text.split(",") if each.strip()]
+    named = [each.strip() for each in text.split(",") if each.strip()]
     if not named:
         raise UsageError("--endpoints is empty: write HOST:PORT or unix:PATH, or leave it out")
+    for address in named:
+        host, _, port = address.rpartition(":")
+        is_port = bool(host) and port.isdecimal() and int(port) < 65536
+        if not is_port and not address.startswith("unix:/"):
+            raise UsageError(f"{address!r} is not an endpoint: write HOST:PORT or unix:PATH")
     return named
-
-
-def check_address(address: str) -> str:
-    """Checks an endpoint's address and returns it unchanged.
-
-    Raises:
-        UsageError: `address` is neither HOST:PORT nor unix:PATH.
-    """
-    host, _, port = address.rpartition(":")
-    if address.startswith("unix:/") or (host and port.isdecimal() and int(port) < 65536):
-        return address
-    raise UsageError(f"{address!r} is not an endpoint: write HOST:PORT or unix:PATH")
 
 
 def fetch(address: str, timeout_s: float = TIMEOUT_S) -> Fetched:

@@ -110,25 +110,18 @@ def _find_or_build(recipe: Recipe, rebuild: bool) -> Path:
     library = finished / recipe.name
     if library.exists() and not rebuild:
         return library
-    with _writing_to(cache):
+    try:
         cache.mkdir(0o755, parents=True, exist_ok=True)
         _check_owner(cache)
         with _locked(cache / f"{finished.name}.lock", recipe.what):
             if not library.exists() or rebuild:  # another process may have built it meanwhile
                 _build(recipe, cxx, finished)
-    return library
-
-
-@contextmanager
-def _writing_to(cache: Path) -> Iterator[None]:
-    """Turns errors of the file system into an error message that names a remedy."""
-    try:
-        yield
     except OSError as error:
         raise TensorwireError(
             f"cannot write the plug-in's cache {cache} ({error.strerror or error}); "
             f"let {CACHE_VARIABLE} name a folder that can be written"
         ) from None
+    return library
 
 
 @contextmanager

@@ -56,42 +56,22 @@ def header_digests(include: Path, headers: Iterable[str]) -> dict[str, str]:
     They are taken from pip's record of installed files, which is faster than reading the headers.
     The headers are read if there is no record (conda, Debian), or two, of which one is outdated.
     """
-    wanted = set(headers)
-    records = _records(include)
-    if len(records) == 1:
-        return _recorded(records[0].decode(), _below_site(include), wanted)
-    found = {}
-    for name in wanted:
-        with suppress(FileNotFoundError):
-            found[name] = _encoded(hashlib.sha256((include / name).read_bytes()).digest())
-    return found
-
-
-def _below_site(include: Path) -> str:
-    """The prefix of all header names in a record."""
-    return f"{include.parent.name}/{include.name}/"
-
-
-def _records(include: Path) -> list[bytes]:
-    """The RECORD files of the distributions that have installed files below `include`."""
-    line = f"\n{_below_site(include)}".encode()
+    prefix = f"{include.parent.name}/{include.name}/"  # of all header names in a record
     files = sorted(include.parent.parent.glob("*.dist-info/RECORD"))
-    return [record for record in (file.read_bytes() for file in files) if line in record]
-
-
-def _recorded(record: str, prefix: str, wanted: set[str]) -> dict[str, str]:
-    # "tensorflow/include/Eigen/Core,sha256=47DEQp…,1234"; no header's name has a comma.
-    digests = dict(line.partition(",sha256=")[::2] for line in record.splitlines())
-    return {
-        name: digests[prefix + name].partition(",")[0]
-        for name in wanted
-        if prefix + name in digests
-    }
-
-
-def _encoded(sha256: bytes) -> str:
-    """A digest in the format of pip's records: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(sha256).rstrip(b"=").decode()
+    records = [text for file in files if f"\n{prefix}".encode() in (text := file.read_bytes())]
+    if len(records) == 1:
+        # "tensorflow/include/Eigen/Core,sha256=47DEQp…,1234"; no header's name has a comma.
+        lines = records[0].decode().splitlines()
+        digests = dict(line.partition(",sha256=")[::2] for line in lines)
+        known = {name: digests[prefix + name] for name in headers if prefix + name in digests}
+        return {name: digest.partition(",")[0] for name, digest in known.items()}
+    found = {}
+    for name in headers:
+        with suppress(FileNotFoundError):
+            sha256 = hashlib.sha256((include / name).read_bytes()).digest()
+            # In the format of records: URL-safe base64 without padding.
+            found[name] = base64.urlsafe_b64encode(sha256).rstrip(b"=").decode()
+    return found
 
 
 def not_installed() -> TensorwireError:
