@@ -17,7 +17,7 @@ from tensorwire.bench.models.examples import Examples
 from tensorwire.bench.models.wide_deep import Column, Model
 from tensorwire.plan import calibration_file
 from tensorwire.plan.costs import Calibration, Costs, Kernels
-from tensorwire.plan.job import JobModel, Transfer
+from tensorwire.plan.job import Transfer
 
 STEP_S = 150e-6
 KERNELS = Kernels(1e-6, 1e-11, 1e-6, 1e-11)
@@ -198,7 +198,7 @@ def test_a_calibration_is_read_as_it_was_written_and_knows_the_directions_of_slo
     made = calibration_of([*known, *pairs, *linked], host, "2.21.0", ["a note"])
     assert (made.measured_workers, made.measured_ps) == (2, 2)
     assert Calibration.from_document(made.to_document()) == made
-    assert JobModel.from_document(made.jobs["ctr"]).ps_cpu_s == pytest.approx(OWN_S[1], rel=0.02)
+    assert made.jobs["ctr"].ps_cpu_s == pytest.approx(OWN_S[1], rel=0.02)
     costs = made.costs["grpc++"]
     assert costs.both_ways_share(1e8 / 8) <= 0.6
     assert costs.both_ways_share(1e8 / 8) < costs.both_ways_share(1e9 / 8)

@@ -7,7 +7,7 @@ from simpy import Environment
 
 from tensorwire.placement.plan import STRATEGIES, Variable
 from tensorwire.plan import loads
-from tensorwire.plan.cluster import COLOCATED, ONE_MACHINE, Cluster, Shape
+from tensorwire.plan.cluster import COLOCATED, ISOLATED, LAB_BURST_BYTES, ONE_MACHINE, Shape
 from tensorwire.plan.costs import Costs
 from tensorwire.plan.job import SYNC, JobModel, JobVariable, Transfer
 from tensorwire.plan.prediction import Prediction, predict
@@ -38,26 +38,25 @@ ONE_BIG = job(
 
 def isolated(
     workers: int, ps: int, cores: float, link_bytes_per_s: float | None, **shape: object
-) -> Cluster:
+) -> Shape:
     of = {"cores": cores, "link_bytes_per_s": link_bytes_per_s, **shape}
-    return Shape(workers, ps, **of).cluster()  # type: ignore[arg-type]
+    return Shape(workers, ps, **of)  # type: ignore[arg-type]
 
 
-def lab(workers: int) -> Cluster:
-    """Workers and a ps on one machine of two cores, with links that let 300 KB through at once."""
-    made = Shape(workers, 1, ONE_MACHINE, 2, GBIT).cluster()
-    return dataclasses.replace(made, link_burst_bytes=3e5)
+def lab(workers: int) -> Shape:
+    """Workers and a ps on one machine of two cores."""
+    return Shape(workers, 1, ONE_MACHINE, 2, GBIT)
 
 
 def predicted(
     of: JobModel,
-    cluster: Cluster,
+    cluster: Shape,
     costs: Costs = COSTS,
     placement: str = "round_robin",
     **options: int,
 ) -> Prediction:
     variables = [each.variable for each in of.variables]
-    plan = STRATEGIES[placement](variables, len(cluster.ps), None)
+    plan = STRATEGIES[placement](variables, cluster.ps, None)
     return predict(of, cluster, "grpc", costs, plan, **options)
 
 
@@ -159,7 +158,7 @@ class TestClosedForms:
         cluster = lab(1)
         costs = dataclasses.replace(FREE, both_ways=((GBIT, share),))
         of = job(variable("v", 250_000), worker_cpu_s=1e-6)
-        step_s = 2 * (1e6 - 3e5) / GBIT + 1e-6
+        step_s = 2 * (1e6 - LAB_BURST_BYTES) / GBIT + 1e-6
         found = predicted(of, cluster, costs, steps=2000)
         assert found.bound_steps_per_s == pytest.approx(1 / step_s, rel=1e-6)
         assert found.steps_per_s == pytest.approx(1 / step_s, rel=0.02)
@@ -178,7 +177,7 @@ class TestClosedForms:
         assert found.uses[0].name.startswith("ps:0 link")
 
     def test_one_machine_is_bound_by_the_cores_that_all_tasks_share(self) -> None:
-        cluster = Shape(8, 1, ONE_MACHINE, 2, None).cluster()
+        cluster = Shape(8, 1, ONE_MACHINE, 2, None)
         found = predicted(job(), cluster)
         cpu_s = 1e-3 + 2e-4 + 4 * (4e-5 + 5e-5) + 1e-3 + 5e-3
         assert found.steps_per_s == pytest.approx(2 / cpu_s, rel=0.03)
@@ -219,7 +218,7 @@ class TestPlacementAndLayout:
     def layouts(self, placement: str) -> tuple[Prediction, Prediction]:
         """Both layouts of case 2 of the published table: 50 workers and 5 ps."""
         limits = {"worker_cores": 0.3, "ps_cores": 2.0}
-        together = Shape(50, 5, COLOCATED, 16, 10 * GBIT, **limits).cluster()
+        together = Shape(50, 5, COLOCATED, 16, 10 * GBIT, **limits)
         apart = isolated(50, 5, 16, 10 * GBIT, workers_per_host=10, **limits)
         first, second = (
             predicted(ONE_BIG, each, placement=placement, steps=25) for each in (together, apart)
@@ -246,14 +245,14 @@ class TestPlacementAndLayout:
 
     def test_a_worker_beside_the_ps_needs_no_link_to_it(self) -> None:
         slow = 1e6
-        beside = predicted(ONE_BIG, Cluster((8.0,), _hosts(1, slow), (0,), (0,)))
-        apart = predicted(ONE_BIG, Cluster((8.0, 8.0), _hosts(2, slow), (1,), (0,)))
+        beside = predicted(ONE_BIG, Shape(1, 1, COLOCATED, 8, slow))
+        apart = predicted(ONE_BIG, Shape(1, 1, ISOLATED, 8, slow))
         assert beside.steps_per_s > 10 * apart.steps_per_s
 
     def test_machines_that_one_stands_for_are_as_each_by_itself(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        cluster = Shape(40, 4, COLOCATED, 4, 2 * GBIT).cluster()
+        cluster = Shape(40, 4, COLOCATED, 4, 2 * GBIT)
         exact = predicted(ONE_BIG, cluster, placement="balanced", steps=60)
         monkeypatch.setattr(loads, "MOST_REQUESTS", 0)
         standing = predicted(ONE_BIG, cluster, placement="balanced", steps=60)
@@ -278,12 +277,6 @@ class TestPlacementAndLayout:
         found = predicted(tables, isolated(300, 30, 16, 10 * GBIT), steps=5)
         assert 0.9 * found.bound_steps_per_s < found.steps_per_s <= found.bound_steps_per_s
         assert sum(t.count for t in found.tasks if t.task.startswith("ps:")) == 30
-
-
-def _hosts(count: int, link_bytes_per_s: float):  # type: ignore[no-untyped-def]
-    from tensorwire.plan.cluster import ClusterHost
-
-    return tuple(ClusterHost(machine, link_bytes_per_s) for machine in range(count))
 
 
 class TestWaiting:

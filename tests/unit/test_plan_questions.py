@@ -32,9 +32,7 @@ CALIBRATION = Calibration(
     measured_ps=2,
 )
 JOB = sources.one_big(CALIBRATION.kernels)
-CALIBRATION = dataclasses.replace(
-    CALIBRATION, jobs={"ctr": json.loads(json.dumps(JOB.to_document()))}
-)
+CALIBRATION = dataclasses.replace(CALIBRATION, jobs={"ctr": JOB})
 
 
 def question(
@@ -49,7 +47,6 @@ class TestRecords:
         path = tmp_path / "calibration.json"
         path.write_text(json.dumps(CALIBRATION.to_document()))
         assert calibration_file.read(path) == CALIBRATION
-        assert JobModel.from_document(calibration_file.read(path).jobs["ctr"]) == JOB
 
     @pytest.mark.parametrize(
         ("text", "says"),
@@ -230,7 +227,7 @@ class TestExactRewrites:
         )
         job = dataclasses.replace(JOB, exact=less)
         calibration = dataclasses.replace(
-            CALIBRATION, costs={"grpc++": WIRE, "grpc++ exact": WIRE}, jobs={"x": job.to_document()}
+            CALIBRATION, costs={"grpc++": WIRE, "grpc++ exact": WIRE}, jobs={"x": job}
         )
         asked = dataclasses.replace(
             question(link_bytes_per_s=1.25e7),

@@ -19,7 +19,7 @@ def alone_s(worker_steps: WorkerSteps, worker: int) -> float:
     ]
     now_s = step_s = longest_s = 0.0
     idle: dict[Resource, tuple[float, float]] = {}
-    if worker_steps.cluster.link_burst_bytes:
+    if worker_steps.shape.link_burst_bytes:
         # Small steps live on the first burst for long, and then on what the link carries.
         needed = demands(worker_steps, worker)
         longest_s = max(

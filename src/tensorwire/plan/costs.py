@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorwire.dataclass_json import of_command
 from tensorwire.machine import Machine
+from tensorwire.plan.job import JobModel
 
 COMMAND = "plan calibrate"
 GRPC, FUSED, EXACT = "grpc", "grpc++ fused", "grpc++ exact"
@@ -42,7 +43,7 @@ class Costs:
     byte_receive_cpu_s: float
     step_latency_s: float = 0.0
     """Time of a step in which no core works and no byte travels: threads wake each other. The
-    network's own latency (`Cluster.latency_s`) is not in it."""
+    network's own latency (`Shape.latency_s`) is not in it."""
     exchange_parallelism: float = 1.0
     """Cores that the exchange of one worker with one ps keeps busy at one of its ends, at most: 1
     where a connection belongs to one communication thread."""
@@ -112,8 +113,8 @@ class Calibration:
     measured_workers: int = 1
     """The most workers, and below the most ps, that it ran at once: beyond is extrapolation."""
     measured_ps: int = 1
-    jobs: Mapping[str, Any] = field(default_factory=dict)
-    """`JobModel.to_document` of each model that was measured along with it, by its name: "ctr"."""
+    jobs: Mapping[str, JobModel] = field(default_factory=dict)
+    """The models that were measured along with it, by name: "ctr"."""
     notes: tuple[str, ...] = ()
     """Caveats for readers: noise, figures that could not be measured."""
 

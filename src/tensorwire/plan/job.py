@@ -10,11 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from tensorwire.dataclass_json import of_command
 from tensorwire.placement.plan import Variable
 
-COMMAND = "plan job"
-"""The value of "command" in a record of a job."""
 ASYNC, SYNC = "async", "sync"
 
 
@@ -91,16 +88,3 @@ class JobModel:
     @property
     def ps_cpu_s(self) -> float:
         return sum(each.ps_cpu_s for each in self.variables)
-
-    def to_document(self) -> dict[str, Any]:
-        """The job as JSON; "command" names the kind of record."""
-        return {"command": COMMAND, **dataclasses.asdict(self)}
-
-    @staticmethod
-    def from_document(document: Any) -> JobModel:
-        """Reads `to_document`.
-
-        Raises:
-            UsageError: it is not that.
-        """
-        return of_command(COMMAND, JobModel, document)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tensorwire.placement.plan import PlacementPlan
 from tensorwire.placement.traffic import Traffic, row_bounds
-from tensorwire.plan.cluster import Cluster
+from tensorwire.plan.cluster import Shape
 from tensorwire.plan.costs import Costs
 from tensorwire.plan.job import NOTHING, JobModel, JobVariable, Transfer
 
@@ -169,53 +170,32 @@ class PsGroup:
 
 @dataclass(frozen=True)
 class PsGroups:
-    """Groups of hosts and of machines that are alike, and the one that stands for each group."""
+    """Groups of hosts that are alike, and the one that stands for each group."""
 
     classes: tuple[PsGroup, ...]
     host: tuple[int, ...]
     """The one that stands for each."""
-    machine: tuple[int, ...]
 
 
-def is_small(cluster: Cluster) -> bool:
+def is_small(shape: Shape) -> bool:
     """True if each machine can be simulated by itself."""
-    return len(cluster.workers) * len(cluster.ps) <= MOST_REQUESTS
+    return shape.workers * shape.ps <= MOST_REQUESTS
 
 
-def group_ps(cluster: Cluster, of_ps: Sequence[PsLoad]) -> PsGroups:
+def group_ps(shape: Shape, of_ps: Sequence[PsLoad]) -> PsGroups:
     """Groups the ps of a cluster, which have these loads (see `alike`)."""
-    hosts_on = [0] * len(cluster.machines)
-    for host in cluster.hosts:
-        hosts_on[host.machine] += 1
-    workers_on, ps_on = ([0] * len(cluster.hosts) for _ in range(2))
-    for host_index in cluster.workers:
-        workers_on[host_index] += 1
-    for host_index in cluster.ps:
-        ps_on[host_index] += 1
-    by_key: dict[object, list[int]] = {}
-    for ps, (index, load) in enumerate(zip(cluster.ps, of_ps, strict=True)):
-        host = cluster.hosts[index]
-        by_itself = ps_on[index] > 1 or (workers_on[index] > 0 and is_small(cluster))
-        key = (
-            load,
-            host.link_bytes_per_s,
-            cluster.machines[host.machine],
-            workers_on[index],
-            # Alone on its machine, or with which others.
-            host.machine if hosts_on[host.machine] > 1 else None,
-            index if by_itself else None,
-        )
-        by_key.setdefault(key, []).append(ps)
-    host_of, machine_of = list(range(len(cluster.hosts))), list(range(len(cluster.machines)))
+    workers_on = Counter(shape.worker_hosts)
+    by_key: dict[object, list[int]] = defaultdict(list)
+    for ps, load in enumerate(of_ps):
+        by_itself = workers_on[ps] > 0 and is_small(shape)
+        by_key[load, workers_on[ps], ps if by_itself else None].append(ps)
+    host_of = list(range(shape.hosts))
     for members in by_key.values():
-        stands = cluster.ps[members[0]]
         for ps in members:
-            index = cluster.ps[ps]
-            host_of[index] = stands
-            machine_of[cluster.hosts[index].machine] = cluster.hosts[stands].machine
+            host_of[ps] = members[0]
     classes = tuple(
         PsGroup(tuple(members), of_ps[members[0]])
         for members in by_key.values()
         if of_ps[members[0]].takes_part
     )
-    return PsGroups(classes, tuple(host_of), tuple(machine_of))
+    return PsGroups(classes, tuple(host_of))

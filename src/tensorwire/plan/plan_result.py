@@ -88,7 +88,7 @@ class PlanResult:
             "seed": question.seed,
             "case": self.case,
             "predictions": [
-                {**prediction.to_document(), "cluster": dataclasses.asdict(asked.shape)}
+                {**dataclasses.asdict(prediction), "cluster": dataclasses.asdict(asked.shape)}
                 for asked, prediction in self.predictions
             ],
             "changes": [dataclasses.asdict(each) for each in self.changes if each.helps],
@@ -100,7 +100,7 @@ class PlanResult:
                     "over": curve.what,
                     "bend": curve.bend,
                     "points": [
-                        {curve.what: number, **prediction.to_document()}
+                        {curve.what: number, **dataclasses.asdict(prediction)}
                         for number, prediction in curve.points
                     ],
                 }
@@ -110,7 +110,7 @@ class PlanResult:
                 {
                     "cores": offer.cores,
                     "cluster": dataclasses.asdict(offer.question.shape),
-                    **offer.prediction.to_document(),
+                    **dataclasses.asdict(offer.prediction),
                 }
                 for offer in self.offers
             ],

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tensorwire.errors import UsageError
 from tensorwire.placement.plan import STRATEGIES, PlacementPlan
 from tensorwire.plan import loads
 from tensorwire.plan.bounds import most_steps_per_s
-from tensorwire.plan.cluster import Cluster, Shape
+from tensorwire.plan.cluster import Shape
 from tensorwire.plan.costs import EXACT, Calibration, Costs
 from tensorwire.plan.job import SYNC, JobModel
 from tensorwire.plan.loads import MOST_CLASSES, PsLoad, group_ps, is_small, traffic_of
@@ -66,19 +64,12 @@ class Prediction:
     bound_steps_per_s: float
     """The upper bound: the busiest resource busy all the time."""
 
-    def to_document(self) -> dict[str, Any]:
-        """The prediction as JSON."""
-        return dataclasses.asdict(self)
-
-
-_NAMED = 3
-
 
 def uses(worker_steps: WorkerSteps, simulated: Simulated) -> list[Utilization]:
     """The busiest first; of what only workers use, the mean of each kind."""
     named: dict[str, list[float]] = {}
     for resource, share in simulated.busy.items():
-        named.setdefault(_name(worker_steps, resource), []).append(share)
+        named.setdefault(_name(worker_steps.shape, resource), []).append(share)
     job, workers = worker_steps.job, len(worker_steps.workers)
     if job.input_examples_per_s:
         batches_per_s = job.input_examples_per_s / job.batch_size
@@ -106,7 +97,7 @@ def tasks(worker_steps: WorkerSteps, simulated: Simulated) -> list[PredictedLoad
             )
         )
     busy = {ps for each in worker_steps.groups.classes for ps in each.members}
-    idle = [ps for ps in range(len(worker_steps.cluster.ps)) if ps not in busy]
+    idle = [ps for ps in range(worker_steps.shape.ps) if ps not in busy]
     if idle:
         found.append(PredictedLoad(f"ps:{idle[0]}", len(idle), 0.0, 0.0, 0.0))
     step, each_s = worker_steps.step, rate / workers
@@ -123,26 +114,16 @@ def tasks(worker_steps: WorkerSteps, simulated: Simulated) -> list[PredictedLoad
     return found
 
 
-def _name(worker_steps: WorkerSteps, resource: Resource) -> str:
-    cluster, kind = worker_steps.cluster, resource.kind
+def _name(shape: Shape, resource: Resource) -> str:
+    """ "ps:3 link in", "ps:3 and workers cores", "workers link out"."""
+    kind, host = resource.kind, resource.index
+    if kind == CORES and shape.machines == 1:
+        return "the machine's cores"
     if kind in (THREADS, TASK_CORES):
-        return f"ps:{resource.index} {kind}"
-    if kind == CORES:
-        if len(cluster.machines) == 1:
-            return "the machine's cores"
-        hosts = {i for i, host in enumerate(cluster.hosts) if host.machine == resource.index}
-    else:
-        hosts = {resource.index}
-    return f"{_tasks_on(cluster, hosts)} {kind}"
-
-
-def _tasks_on(cluster: Cluster, hosts: set[int]) -> str:
-    """ "ps:3", "ps:3 and its workers", "workers"."""
-    ps = [f"ps:{index}" for index, host in enumerate(cluster.ps) if host in hosts]
-    if not ps:
-        return "workers"
-    shown = ", ".join(ps[:_NAMED]) + (" …" if len(ps) > _NAMED else "")
-    return f"{shown} and workers" if any(host in hosts for host in cluster.workers) else shown
+        return f"ps:{host} {kind}"
+    if host >= shape.ps:
+        return f"workers {kind}"
+    return f"ps:{host} and workers {kind}" if host in shape.worker_hosts else f"ps:{host} {kind}"
 
 
 # Enough for a mean that another seed changes by a few percent.
@@ -157,7 +138,7 @@ def steps_of(workers: int) -> int:
 
 def predict(
     job: JobModel,
-    cluster: Cluster,
+    shape: Shape,
     side: str,
     costs: Costs,
     plan: PlacementPlan,
@@ -173,7 +154,7 @@ def predict(
         plan: of the job's variables, for as many ps as the cluster has.
         on_step: called at each step of each worker.
     """
-    worker_steps = _worker_steps(job, cluster, costs, plan)
+    worker_steps = _worker_steps(job, shape, costs, plan)
     workers = len(worker_steps.workers)
     simulation = Simulation(worker_steps, seed)
     simulated = simulation.run(steps or steps_of(workers), on_step)
@@ -181,9 +162,9 @@ def predict(
     return Prediction(
         side=side,
         placement=plan.strategy,
-        layout=cluster.layout,
+        layout=shape.layout,
         workers=workers,
-        ps=len(cluster.ps),
+        ps=shape.ps,
         # What was under way when counting began may let it count a little too much.
         steps_per_s=min(simulated.steps_per_s, at_most),
         examples_per_s=simulated.worker_steps_per_s * job.batch_size,
@@ -194,19 +175,17 @@ def predict(
     )
 
 
-def bound(job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan) -> float:
+def bound(job: JobModel, shape: Shape, costs: Costs, plan: PlacementPlan) -> float:
     """Steps a second that no prediction of it exceeds, without a simulation."""
-    worker_steps = _worker_steps(job, cluster, costs, plan)
+    worker_steps = _worker_steps(job, shape, costs, plan)
     return _steps_per_s(worker_steps, most_steps_per_s(worker_steps))
 
 
-def _worker_steps(
-    job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan
-) -> WorkerSteps:
+def _worker_steps(job: JobModel, shape: Shape, costs: Costs, plan: PlacementPlan) -> WorkerSteps:
     shown = loads.loads(job, plan)
-    if not is_small(cluster):
+    if not is_small(shape):
         shown = loads.alike(shown, costs, MOST_CLASSES)
-    return WorkerSteps(job, cluster, costs, group_ps(cluster, shown))
+    return WorkerSteps(job, shape, costs, group_ps(shape, shown))
 
 
 def _steps_per_s(worker_steps: WorkerSteps, worker_steps_per_s: float) -> float:
@@ -244,7 +223,7 @@ class PredictionRequest:
         job = on_side(self.job, self.side)
         return predict(
             job,
-            self.shape.cluster(),
+            self.shape,
             self.side,
             self._costs(),
             placed(job, self.placement, self.shape.ps),
@@ -261,7 +240,7 @@ class PredictionRequest:
         """
         job = on_side(self.job, self.side)
         plan = placed(job, self.placement, self.shape.ps)
-        return bound(job, self.shape.cluster(), self._costs(), plan)
+        return bound(job, self.shape, self._costs(), plan)
 
     @property
     def knows_exact(self) -> bool:

@@ -115,7 +115,7 @@ def cores_of(shape: Shape) -> float:
     """The cores of all machines, or those of all containers where these have limits."""
     if shape.worker_cores is not None and shape.ps_cores is not None:
         return shape.workers * shape.worker_cores + shape.ps * shape.ps_cores
-    return sum(shape.cluster().machines)
+    return shape.machines * shape.cores
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simpy import Environment, Event
+from simpy import Container, Environment, Event
 
 from tensorwire.plan.bounds import most_steps_per_s
 from tensorwire.plan.job import SYNC
@@ -25,8 +25,6 @@ _JITTER = 0.1
 # would settle in a pattern: either they use one direction of a link together and leave the other
 # idle for ever, or they never meet and fill both directions.
 _TRANSFER_JITTER = 0.3
-_READ_AHEAD = 2
-"""Batches."""
 _UNCOUNTED = 0.2
 """Share of the steps with which a simulation begins."""
 
@@ -110,7 +108,8 @@ class Simulation:
         batches = self._batches()
         while True:
             began_s = environment.now
-            yield from batches.take()
+            if batches is not None:
+                yield batches.get(1)
             started_s = environment.now
             slower = self._spread()
             yield self._phase(worker, worker_step.start, 1.0)
@@ -171,46 +170,20 @@ class Simulation:
             self._stations[resource] = station
         return station
 
-    def _batches(self) -> _Batches:
+    def _batches(self) -> Container | None:
+        """The input of one worker, which reads ahead; None: batches are there when wanted."""
         job = self._worker_steps.job
-        rate = job.input_examples_per_s
-        return _Batches(self.environment, job.batch_size / rate if rate else 0.0)
+        if not job.input_examples_per_s:
+            return None
+        # Another batch waits for room in it, so two are read ahead.
+        batches = Container(self.environment, capacity=1)
+        self.environment.process(self._fill(batches, job.batch_size / job.input_examples_per_s))
+        return batches
 
-
-class _Batches:
-    """The input of one worker: batches that are read ahead, one after the other."""
-
-    def __init__(self, environment: Environment, interval_s: float) -> None:
-        """`interval_s`: the input gives a batch so often; 0: whenever one is wanted."""
-        self._environment = environment
-        self._interval_s = interval_s
-        self._wanted: list[Event] = []
-        self._there: list[Event] = []
-        if interval_s:
-            self._there = [environment.event() for _ in range(_READ_AHEAD)]
-            self._wanted = list(self._there)
-            self._asked = environment.event()
-            environment.process(self._fill())
-
-    def take(self) -> Process:
-        """Waits for a batch, and has another one read."""
-        if not self._there:
-            return
-        yield self._there.pop(0)
-        batch = self._environment.event()
-        self._there.append(batch)
-        self._wanted.append(batch)
-        if not self._asked.triggered:
-            self._asked.succeed()
-
-    def _fill(self) -> Process:
+    def _fill(self, batches: Container, interval_s: float) -> Process:
         while True:
-            while self._wanted:
-                batch = self._wanted.pop(0)
-                yield self._environment.timeout(self._interval_s)
-                batch.succeed()
-            self._asked = self._environment.event()
-            yield self._asked
+            yield self.environment.timeout(interval_s)
+            yield batches.put(1)
 
 
 class _Barrier:

@@ -14,7 +14,6 @@ from tensorwire.files import read_json
 from tensorwire.laboratory import laboratory
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.plan.costs import FUSED, Calibration, Kernels
-from tensorwire.plan.job import COMMAND as JOB_COMMAND
 from tensorwire.plan.job import JobModel, JobVariable, Transfer
 from tensorwire.plan.loads import receiving_s, sending_s
 
@@ -31,14 +30,14 @@ def of_calibrated(calibration: Calibration, model: str) -> JobModel:
     Raises:
         UsageError: it was not.
     """
-    document = calibration.jobs.get(model)
-    if document is None:
+    job = calibration.jobs.get(model)
+    if job is None:
         known = ", ".join(calibration.jobs) or "none"
         raise UsageError(
             f"the calibration has no model {model} (it has {known}): "
             "run `tensorwire plan calibrate`, or give --graph or --from"
         )
-    return JobModel.from_document(document)
+    return job
 
 
 def of_model(model: Model, calibration: Calibration, name: str, batch_size: int | None) -> JobModel:
@@ -127,15 +126,13 @@ def one_big(kernels: Kernels) -> JobModel:
 
 
 def of_record(path: Path, calibration: Calibration) -> JobModel:
-    """Reads a record: of `bench train`, `demo` or `doctor`, or a job that calibrate wrote.
+    """Reads a record of `bench train`, `demo` or `doctor`.
 
     Raises:
         TensorwireError: the file is not one of these records.
     """
     document = read_json(path)
     command = document.get("command") if isinstance(document, dict) else None
-    if command == JOB_COMMAND:
-        return JobModel.from_document(document)
     if command in ("bench train", "demo"):
         return _of_training(calibration, path)
     if command == "doctor":

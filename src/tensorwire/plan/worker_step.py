@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from tensorwire.plan.cluster import Cluster
+from tensorwire.plan.cluster import Shape
 from tensorwire.plan.costs import Costs
 from tensorwire.plan.job import JobModel, Transfer
 from tensorwire.plan.loads import PsGroup, PsGroups, receiving_s, sending_s, total
@@ -93,23 +93,22 @@ class WorkerStep:
 class WorkerSteps:
     """Steps of all workers of one job on one cluster with one side's costs."""
 
-    def __init__(self, job: JobModel, cluster: Cluster, costs: Costs, groups: PsGroups) -> None:
+    def __init__(self, job: JobModel, shape: Shape, costs: Costs, groups: PsGroups) -> None:
         self.job = job
-        self.cluster = cluster
+        self.shape = shape
         self.costs = costs
         self.groups = groups
         self.step = total(each.load.times(len(each.members)) for each in groups.classes)
         """All that a step of a worker asks of the ps together."""
         self.requests = sum(len(each.members) for each in groups.classes)
         self._hosts_at = Counter(groups.host)
-        self._machines_at = Counter(groups.machine)
-        steps = {host: self._worker_step(host) for host in set(cluster.workers)}
-        self.workers = [steps[host] for host in cluster.workers]
+        steps = {host: self._worker_step(host) for host in set(shape.worker_hosts)}
+        self.workers = [steps[host] for host in shape.worker_hosts]
         """The step of each."""
 
     def burst_bytes(self, resource: Resource) -> float:
         """The bytes that a resource carries at once after a pause."""
-        return self.cluster.link_burst_bytes if resource.kind in (OUT, IN) else 0.0
+        return self.shape.link_burst_bytes if resource.kind in LINKS else 0.0
 
     def in_turn(self, part: WorkItem, later: float) -> float:
         """The bytes of a transfer that share the link with those that go the other way.
@@ -132,9 +131,9 @@ class WorkerSteps:
         cores = self.costs.exchange_parallelism * self.requests
         # As usual: jobs with a limit of their own each would be groups of one at their station.
         limit = _mixed(phase.exchange_s, cores, phase.own_s, self.job.worker_parallelism)
-        host = self.cluster.workers[worker]
+        host = self.shape.worker_hosts[worker]
         cpu_s = phase.exchange_s + phase.own_s * slower
-        return self._cpu(host, cpu_s, _least(limit, self.cluster.worker_cores), 1)
+        return self._cpu(host, cpu_s, _least(limit, self.shape.worker_cores), 1)
 
     def update(self) -> list[WorkItem]:
         """Synchronous training: what all ps do once for the gradients of a step together."""
@@ -171,7 +170,7 @@ class WorkerSteps:
         return WorkerStep(
             start=Phase((), start_s + sending_s(step.asked, costs)),
             # Two messages go there and back: the request, and the tensors of either way.
-            latency_s=costs.step_latency_s + 4 * self.cluster.latency_s,
+            latency_s=costs.step_latency_s + 4 * self.shape.latency_s,
             look_up=own_of_ps(),
             pull=Phase(
                 (
@@ -198,7 +197,7 @@ class WorkerSteps:
 
     def _near(self, host: int, of: PsGroup) -> int:
         """The number of ps of a class on that host."""
-        return sum(self.cluster.ps[ps] == host for ps in of.members)
+        return sum(ps == host for ps in of.members)
 
     def _hosts_as(self, host: int) -> int:
         """The number of hosts that are alike, and simulated as one."""
@@ -227,41 +226,39 @@ class WorkerSteps:
         self, host: int, of: PsGroup, direction: str, transfer: Transfer
     ) -> list[WorkItem]:
         """The traffic of each ps of a class with a worker on `host`, on the ps's own link."""
-        at = self.cluster.ps[of.first]
         far = 1 - self._near(host, of) / len(of.members)
         return self._link(
-            at, direction, transfer.bytes * far, 1, len(of.members) / self._hosts_as(at)
+            of.first, direction, transfer.bytes * far, 1, len(of.members) / self._hosts_as(of.first)
         )
 
     def _link(
         self, host: int, direction: str, size: float, flows: int, count: float
     ) -> list[WorkItem]:
         """`count` bundles of so many flows, each bundle of `size` bytes."""
-        rate = self.cluster.hosts[host].link_bytes_per_s
+        rate = self.shape.link_bytes_per_s
         if size <= 0 or rate is None:
             return []
         capacity = rate * self.costs.link_share
         at = self.groups.host[host]
         share = self.costs.both_ways_share(rate)
         # A step of one worker goes one way after the other; those of several meet at a ps.
-        is_shared = share < 1.0 and host in self.cluster.ps
+        is_shared = share < 1.0 and host < self.shape.ps
         both = Resource(BOTH, at, 2 * share * capacity) if is_shared else None
         return [WorkItem(Resource(direction, at, capacity), size, capacity, flows, count, both)]
 
     def _ps_cpu(self, of: PsGroup, exchange_s: float, own_s: float) -> list[WorkItem]:
         """CPU work of every ps of a class for one worker."""
-        cluster, costs, job = self.cluster, self.costs, self.job
+        shape, costs, job = self.shape, self.costs, self.job
         cores = _mixed(exchange_s, costs.exchange_parallelism, own_s, job.ps_parallelism)
-        host, ps = cluster.ps[of.first], len(of.members)
-        parts = self._cpu(host, exchange_s + own_s, _least(cores, cluster.ps_cores), ps)
+        cpu_s = exchange_s + own_s
+        parts = self._cpu(of.first, cpu_s, _least(cores, shape.ps_cores), len(of.members))
         # What all workers together may have of one ps; each of the class has its own.
-        if cluster.ps_cores is not None and exchange_s + own_s > 0:
-            limit = min(cores, cluster.ps_cores)
-            resource = Resource(TASK_CORES, of.first, cluster.ps_cores)
-            parts.append(WorkItem(resource, exchange_s + own_s, limit))
-        if cluster.ps_threads is not None and exchange_s > 0:
-            limit = min(costs.exchange_parallelism, cluster.ps_threads)
-            resource = Resource(THREADS, of.first, float(cluster.ps_threads))
+        if shape.ps_cores is not None and cpu_s > 0:
+            resource = Resource(TASK_CORES, of.first, shape.ps_cores)
+            parts.append(WorkItem(resource, cpu_s, min(cores, shape.ps_cores)))
+        if shape.ps_threads is not None and exchange_s > 0:
+            limit = min(costs.exchange_parallelism, shape.ps_threads)
+            resource = Resource(THREADS, of.first, float(shape.ps_threads))
             parts.append(WorkItem(resource, exchange_s, limit))
         return parts
 
@@ -269,12 +266,14 @@ class WorkerSteps:
         """CPU work of `tasks` equal tasks on hosts like this one."""
         if cpu_s <= 0:
             return []
-        place = self.cluster.hosts[host]
-        capacity = self.cluster.machines[place.machine]
-        machine = self.groups.machine[place.machine]
-        of_machine = Resource(CORES, machine, capacity)
-        count = tasks / self._machines_at[machine]
-        return [WorkItem(of_machine, cpu_s, min(cores, capacity), count=count)]
+        capacity = self.shape.cores
+        if self.shape.is_lab:
+            machine, count = 0, float(tasks)
+        else:
+            machine, count = self.groups.host[host], tasks / self._hosts_as(host)
+        return [
+            WorkItem(Resource(CORES, machine, capacity), cpu_s, min(cores, capacity), 1.0, count)
+        ]
 
 
 def _least(cores: float, limit: float | None) -> float:

@@ -233,7 +233,7 @@ def _offers(answer: PlanResult) -> list[Section]:
                 name(offer.question),
                 str(of.workers),
                 str(of.ps),
-                str(len(of.cluster().machines)),
+                str(of.machines),
                 number(offer.prediction.steps_per_s),
                 number(offer.cores),
                 f"{offer.prediction.uses[0].name} {offer.prediction.uses[0].share:.0%}",

@@ -46,7 +46,7 @@ from tensorwire.machine import Machine
 from tensorwire.placement.plan import PlacementPlan, Variable, round_robin
 from tensorwire.plan import loads, sources
 from tensorwire.plan.bounds import alone_s
-from tensorwire.plan.cluster import ONE_MACHINE, Cluster, Shape
+from tensorwire.plan.cluster import ONE_MACHINE, Shape
 from tensorwire.plan.costs import EXACT, Calibration, Costs, Kernels
 from tensorwire.plan.job import JobModel, Transfer
 from tensorwire.plan.loads import group_ps
@@ -180,18 +180,15 @@ def calibration_of(
         kernels=fitted.kernels,
         measured_workers=max(each.workers for each in observations),
         measured_ps=max(each.ps for each in observations),
-        jobs={
-            name: replace(jobs[name], exact=jobs.get(f"{name}{_EXACT}")).to_document()
-            for name in models
-        },
+        jobs={name: replace(jobs[name], exact=jobs.get(f"{name}{_EXACT}")) for name in models},
         notes=tuple(notes),
     )
 
 
-def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Cluster:
+def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Shape:
     """Hosts that share one machine."""
     bytes_per_s = None if bits_per_s is None else bits_per_s / 8
-    return Shape(workers, ps, ONE_MACHINE, cores, bytes_per_s).cluster()
+    return Shape(workers, ps, ONE_MACHINE, cores, bytes_per_s)
 
 
 def _cases(workers: int, with_local: bool, side: str) -> list[StepCase]:
