@@ -83,7 +83,7 @@ class FullDisk(MachineFault):
         self._directory.mkdir(exist_ok=True)
         self._shell = held.enter_context(shell_in("--mount"))
         self._told(f"mount -t tmpfs -o size=16m none {self._directory}")
-        self.hosts = [namespace_of(self._shell, "mnt")] * len(self.settings.tasks)
+        self.hosts = [namespace_of(self._shell, "mount", "mnt")] * len(self.settings.tasks)
 
     def begin(self, job: Job) -> str:
         self._told(f"cat /dev/zero 2>/dev/null >{self._directory}/fill || true")
@@ -259,7 +259,8 @@ def ask(shell: subprocess.Popen[str], command: str) -> str:
     return shell.stdout.readline().strip()
 
 
-def namespace_of(shell: subprocess.Popen[str], kind: str) -> Host:
-    """This machine as a host, with a namespace of that shell."""
-    path = f"/proc/{ask(shell, 'echo $$')}/ns/{kind}"
-    return Host(LOOPBACK.address, namespaces=(path,))
+def namespace_of(shell: subprocess.Popen[str], kind: str, name: str | None = None) -> Host:
+    """This machine as a host, with a namespace of that shell: its `kind` for nsenter(1), and its
+    `name` in /proc, if that is another one."""
+    path = f"/proc/{ask(shell, 'echo $$')}/ns/{name or kind}"
+    return Host(LOOPBACK.address, namespaces=(f"--{kind}={path}",))

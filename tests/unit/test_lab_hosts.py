@@ -117,7 +117,7 @@ def transfer(tmp_path: Path, receiver: Host, sender: Host) -> float:
 def test_every_host_is_reached_by_its_name_at_the_rate_of_its_link(
     tmp_path: Path, lab: Lab
 ) -> None:
-    namespaces = ["/proc/self/ns/net", *(host.namespaces[0] for host in lab.hosts)]
+    namespaces = ["/proc/self/ns/net", *(host.network for host in lab.hosts)]
     assert len({Path(each).stat().st_ino for each in namespaces}) == 4
     arrived_before = lab.hosts[0].received_bytes()
     took_s = [transfer(tmp_path, lab.hosts[0], sender) for sender in lab.hosts[1:]]
@@ -283,7 +283,7 @@ def test_a_lab_that_cannot_be_is_refused_with_what_to_write(text: str, says: str
 
 
 def test_a_task_that_cannot_enter_its_host_fails() -> None:
-    nowhere = Host("198.18.0.1", "host0", ("/proc/self/fd/no-such",))
+    nowhere = Host("198.18.0.1", "host0", namespaces=("--net=/proc/self/fd/no-such",))
     with (
         pytest.raises(TensorwireError, match="no-such"),
         LocalCluster({"task": 1}, {"task": [nowhere]}) as cluster,

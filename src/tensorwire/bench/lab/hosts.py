@@ -15,10 +15,10 @@ Without root or pyroute2, all hosts are this machine's loopback, and `notes` say
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
-import json
-import sys
+import os
+import shlex
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from tensorwire.bench.lab import cgroups, enter, network
+from tensorwire.bench.lab import cgroups, network
 from tensorwire.bench.lab.cgroups import CpuGroup
 from tensorwire.bench.lab.cleanup import CleanupProcess
-from tensorwire.bench.lab.namespaces import NamespaceMaker
+from tensorwire.bench.lab.namespaces import Namespaces
 from tensorwire.bench.lab.network import NetworkUnavailable, Switch
 from tensorwire.bench.lab.settings import HostSettings, LabSettings
 from tensorwire.errors import TensorwireError
@@ -64,8 +64,10 @@ class Host:
 
     address: str
     name: str = "localhost"
+    network: str | None = None
+    """Path of its network namespace; None: it uses this process's."""
     namespaces: tuple[str, ...] = ()
-    """Paths of its namespaces, the network's first; empty: it uses this process's."""
+    """All its namespaces, as options of nsenter(1)."""
     cgroup: Path | None = None
     port: int | None = None
     """Port of its one task; None: any free port."""
@@ -76,24 +78,23 @@ class Host:
         """The command line that runs `argv` on this host."""
         if not self.namespaces and self.cgroup is None:
             return list(argv)
-        place = {
-            "namespaces": self.namespaces,
-            "cgroup": None if self.cgroup is None else str(self.cgroup),
-        }
-        return [sys.executable, "-I", "-S", enter.__file__, json.dumps(place), *argv]
+        enter = shlex.join(["nsenter", *self.namespaces, "env"])
+        # Entering a mount namespace changes the working directory to its root.
+        script = f'exec {enter} --chdir="$PWD" "$@"'
+        if self.cgroup is not None:
+            script = f"echo $$ > {shlex.quote(str(self.cgroup / 'cgroup.procs'))} && {script}"
+        return ["sh", "-c", script, self.name, *argv]
 
     def inside(self, work: Callable[[], Result]) -> Result:
         """Runs `work`, and threads that it starts, on this host's network; returns its result.
 
         Raises what `work` raises.
         """
-        if not self.namespaces:
+        if (path := self.network) is None:
             return work()
 
         def enter_first() -> Result:
-            with Path(self.namespaces[0]).open("rb") as namespace:
-                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) != 0:
-                    raise OSError(ctypes.get_errno(), "cannot enter a host of the lab")
+            network.enter(path)
             return work()
 
         # In a temporary thread, so that the current thread keeps its network.
@@ -102,7 +103,7 @@ class Host:
 
     def received_bytes(self) -> int | None:
         """Bytes that this host has received over its link; None if it has no link of a lab."""
-        return network.received_bytes(self.namespaces[0]) if self.namespaces else None
+        return None if self.network is None else network.received_bytes(self.network)
 
 
 LOOPBACK = Host("127.0.0.1")
@@ -229,33 +230,31 @@ class Lab(OwningContext):
         network.check_available()
         addresses = network.addresses(len(self._settings))
         names = [f"host{index}" for index in range(len(self._settings))]
-        hosts_file = Path("/etc/hosts").read_text(errors="replace").rstrip("\n")
-        for address, name in zip(addresses, names, strict=True):
-            hosts_file += f"\n{address} {name}"
-        with contextlib.ExitStack() as starting:
-            makers = [
-                starting.enter_context(NamespaceMaker(name, hosts_file + "\n", _CONGESTION_CONTROL))
-                for name in (*names, "switch")
-            ]
+        lines = [Path("/etc/hosts").read_text(errors="replace").rstrip("\n")]
+        lines += [f"{address} {name}" for address, name in zip(addresses, names, strict=True)]
+        with tempfile.NamedTemporaryFile("w", prefix="hosts-") as hosts_file:
+            hosts_file.write("\n".join(lines) + "\n")
+            hosts_file.flush()
+            os.fchmod(hosts_file.fileno(), 0o644)
             made = []
-            for maker in makers:
-                made.append(maker.make())
+            for name in (*names, "switch"):
+                made.append(Namespaces(name, Path(hosts_file.name), _CONGESTION_CONTROL))
                 stack.callback(made[-1].close)
         *of_hosts, of_switch = made
         if self._make_relay is not None:
-            relay = self._make_relay(of_switch.paths[0], [each.paths[0] for each in of_hosts])
+            relay = self._make_relay(of_switch.network, [each.network for each in of_hosts])
             self._relay = stack.enter_context(relay)
-        self._switch = Switch(of_switch.paths[0])
+        self._switch = Switch(of_switch.network)
         for node, link in enumerate(self._nodes):
             self._switch.add_node(node, link.rate_bits_per_s, link.delay_s)
         for address, namespaces, settings in zip(addresses, of_hosts, self._settings, strict=True):
-            descriptor = None if self._make_relay is not None else namespaces.descriptors[0]
-            self._switch.join(namespaces.paths[0], descriptor, address, settings.node)
+            descriptor = None if self._make_relay is not None else namespaces.network_descriptor
+            self._switch.join(namespaces.network, descriptor, address, settings.node)
             if namespaces.unresolved is not None:
                 self._notes[_NAMES] = (
                     f"the names of the lab's hosts do not resolve: {namespaces.unresolved}"
                 )
         self.hosts = tuple(
-            Host(address, name, namespaces.paths)
+            Host(address, name, namespaces.network, namespaces.options)
             for address, name, namespaces in zip(addresses, names, of_hosts, strict=True)
         )

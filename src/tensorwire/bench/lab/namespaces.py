@@ -2,87 +2,76 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
-from types import TracebackType
+from pathlib import Path
 
-from tensorwire.bench.lab import unshare
 from tensorwire.bench.lab.network import NetworkUnavailable
 
-_TIMEOUT_S = 20.0
+# The namespaces live as long as this process, which ends with its input.
+_MAKE = """
+echo "$0" > /proc/sys/kernel/hostname || exit
+echo "$1" > /proc/sys/net/ipv4/tcp_congestion_control || exit
+echo made
+mount --bind "$2" /etc/hosts && echo named
+read end
+"""
+_KINDS = {"net": "net", "uts": "uts", "mount": "mnt"}
+"""Names of the namespaces: for unshare(1) and nsenter(1), and in /proc/PID/ns."""
 
 
 class Namespaces:
     """Descriptors that keep the namespaces of one host alive, until `close`."""
 
-    def __init__(self, maker: int, unresolved: str | None) -> None:
-        """Opens the namespaces of the process `maker`, which may end afterwards."""
-        self.unresolved = unresolved
+    def __init__(self, hostname: str, hosts_file: Path, congestion_control: str) -> None:
+        """Makes the namespaces. `hosts_file` may be removed afterwards.
+
+        Raises:
+            NetworkUnavailable: the user or the kernel does not allow it.
+        """
+        self._descriptors: dict[str, int] = {}
+        self.unresolved: str | None = None
         """Why host names do not resolve; None if they do."""
-        self.descriptors: list[int] = []
+        unshare = ["unshare", "--propagation=slave", *(f"--{kind}" for kind in _KINDS)]
+        pipe = subprocess.PIPE
         try:
-            for kind in unshare.KINDS:
-                path = f"/proc/{maker}/ns/{kind}"
-                self.descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        except BaseException:
-            self.close()
-            raise
+            maker = subprocess.Popen(
+                [*unshare, "sh", "-c", _MAKE, hostname, congestion_control, str(hosts_file)],
+                stdin=pipe,
+                stdout=pipe,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        except OSError as error:
+            raise NetworkUnavailable(f"no network namespace can be made: {error}") from error
+        with maker:
+            # No timeout is needed: the process makes a few system calls, and answers or dies.
+            assert maker.stdout is not None
+            if (said := maker.stdout.readline().strip()) != "made":
+                raise NetworkUnavailable(f"no network namespace can be made here: {said}")
+            if (said := maker.stdout.readline().strip()) != "named":
+                self.unresolved = said
+            for kind, name in _KINDS.items():
+                path = f"/proc/{maker.pid}/ns/{name}"
+                self._descriptors[kind] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """Paths by which another process can enter the namespaces, the network's first."""
-        return tuple(f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in self.descriptors)
+    def network_descriptor(self) -> int:
+        return self._descriptors["net"]
+
+    @property
+    def network(self) -> str:
+        """A path by which this and other processes can open the network namespace."""
+        return self._path("net")
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of nsenter(1) by which another process enters the namespaces."""
+        return tuple(f"--{kind}={self._path(kind)}" for kind in self._descriptors)
+
+    def _path(self, kind: str) -> str:
+        return f"/proc/{os.getpid()}/fd/{self._descriptors[kind]}"
 
     def close(self) -> None:
-        while self.descriptors:
-            os.close(self.descriptors.pop())
-
-
-class NamespaceMaker:
-    """The process that makes the namespaces of a host. A context manager that ends the process.
-
-    All makers of a lab are started before the first is used, because starting a process is slow.
-    """
-
-    def __init__(self, hostname: str, hosts_file: str, congestion_control: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", unshare.__file__, hostname, congestion_control],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        self._hosts_file = hosts_file
-
-    def __enter__(self) -> NamespaceMaker:
-        return self
-
-    def make(self) -> Namespaces:
-        """Makes the namespaces. Raises NetworkUnavailable if the user or the kernel does not allow
-        it.
-        """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(self._hosts_file.encode() + b"\0")
-            self._process.stdin.flush()
-            # No timeout is needed: the process makes a few system calls, and answers or dies.
-            answer = json.loads(self._process.stdout.readline())
-        except (OSError, ValueError) as error:
-            raise NetworkUnavailable(f"no network namespace can be made: {error}") from error
-        if "error" in answer:
-            raise NetworkUnavailable(f"no network namespace can be made here: {answer['error']}")
-        names = answer["names"]
-        return Namespaces(self._process.pid, None if names is True else str(names))
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._process.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
-        self._process.wait(_TIMEOUT_S)
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])

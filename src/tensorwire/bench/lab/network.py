@@ -80,6 +80,13 @@ def addresses(hosts: int) -> list[str]:
     return [str(next(every)) for _ in range(hosts)]
 
 
+def enter(namespace: str) -> None:
+    """Moves the current thread to a network namespace, with all that it opens from now on."""
+    from pyroute2 import netns
+
+    netns.setns(namespace, flags=0)
+
+
 def received_bytes(namespace: str) -> int:
     """Bytes that the host with this network namespace has received over its link."""
     with _control(namespace) as control:
