@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.machine_faults import MACHINE_FAULTS, MachineFault
+from harness.relaying import DisturbedLink
 from harness.survival import Job, JobSettings, Told, lab_for
 from tensorwire.bench.frame.tasks import Watcher
 from tensorwire.bench.lab import HostSettings
@@ -87,10 +88,10 @@ DISTURBANCES = (
     Disturbance("ps gone without a word", _killed_unheard, 0, _begun("ps:0")),
     Disturbance("ps frozen for 5 s", _freeze, 5, _thaw),
     Disturbance("link cut for 1 s", _link(CUT), 1, _link(WELL)),
-    _of_link("loss of 1 %", HostSettings(loss=0.01)),
-    _of_link("loss of 10 %", HostSettings(loss=0.1)),
+    _of_link("loss of 1 %", DisturbedLink(loss=0.01)),
+    _of_link("loss of 10 %", DisturbedLink(loss=0.1)),
     _of_link("10 ms of delay", HostSettings(delay_s=0.01)),
-    _of_link("a tenth of packets 5 ms late", HostSettings(late=0.1, late_s=0.005)),
+    _of_link("a tenth of packets 5 ms late", DisturbedLink(late=0.1, late_s=0.005)),
     _of_link("rate of 1 Mbit/s", HostSettings(rate_bits_per_s=1e6)),
     Disturbance("ps frozen for 45 s", _freeze, 45, _thaw),
     Disturbance("link cut for 60 s", _link(CUT), 60, _link(WELL)),

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import psutil
 
 import processes
-from harness.relaying import RelayProcess
+from harness.relaying import RelayedLab
 from harness.survival_task import digest, undisturbed
 from tensorwire.bench.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.errors import TensorwireError
@@ -409,7 +409,5 @@ class Job(OwningContext):
 
 def lab_for(settings: JobSettings, *, relayed: bool = False) -> Lab:
     """A lab with a host for each task."""
-    return Lab(
-        LabSettings.alike(len(settings.tasks), HostSettings()),
-        relay=RelayProcess if relayed else None,
-    )
+    alike = LabSettings.alike(len(settings.tasks), HostSettings())
+    return RelayedLab(alike) if relayed else Lab(alike)

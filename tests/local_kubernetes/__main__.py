@@ -8,7 +8,7 @@ import click
 
 from local_kubernetes.job_runner import LabJobRunner
 from tensorwire.bench.frame import showing
-from tensorwire.bench.lab.settings import LinkSettings
+from tensorwire.bench.lab import HostSettings
 from tensorwire.bench.layouts import layout_comparison
 from tensorwire.bench.layouts.command import comparison_options
 from tensorwire.cli.main import end_in_order, run_command
@@ -46,7 +46,7 @@ def compare(
     }
     if given := [option for option, value in of_a_cluster.items() if value]:
         raise UsageError(f"{' and '.join(given)}: only for a cluster (tensorwire k8s compare)")
-    rate = LinkSettings(None if link is None else _bits_per_s(link))
+    rate = HostSettings(None if link is None else _bits_per_s(link))
     with (
         LabJobRunner(rate, templates) as runner,
         ProgressDisplay(layout_comparison.COMMAND, plan.blocks) as progress,

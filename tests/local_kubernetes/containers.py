@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from local_kubernetes.node_lab import inside
 from tensorwire.bench.lab import Host, TaskProcess
 
 Object = Mapping[str, Any]
@@ -47,8 +48,8 @@ class Probe:
             return None
         self._next_s = time.monotonic() + min(1.0, float(self.wanted.get("periodSeconds", 10)))
         try:
-            host.inside(
-                lambda: socket.create_connection((host.address, self.port), timeout=1)
+            inside(
+                host, lambda: socket.create_connection((host.address, self.port), timeout=1)
             ).close()
             self._failures = 0
             return True

@@ -15,7 +15,7 @@ import psutil
 
 from local_kubernetes import ControlPlane, NodeSettings, VirtualKubelet
 from tensorwire.bench.frame.record import LabDocument
-from tensorwire.bench.lab.settings import LinkSettings
+from tensorwire.bench.lab import HostSettings
 from tensorwire.bench.layouts.job_runner import JobRunner, RunningJob
 from tensorwire.errors import UsageError
 from tensorwire.k8s.job import Job
@@ -32,7 +32,7 @@ class LabJobRunner(JobRunner, OwningContext):
 
     poll_s = 0.5  # the API server is local and has no other clients
 
-    def __init__(self, link: LinkSettings, templates: Path | None = None) -> None:
+    def __init__(self, link: HostSettings, templates: Path | None = None) -> None:
         """Checks the requirements; entering it starts the control plane.
 
         Raises:

@@ -39,9 +39,10 @@ from local_kubernetes.control_plane import (
 )
 from local_kubernetes.egress import CONNECT_S, join
 from local_kubernetes.kubelet_server import KubeletServer
+from local_kubernetes.node_lab import NodeLab, inside
 from local_kubernetes.volumes import NotMountable, PodFiles
-from tensorwire.bench.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
-from tensorwire.bench.lab.settings import MOST_HOSTS, LinkSettings
+from tensorwire.bench.lab import Host, HostSettings, LocalCluster, TaskProcess
+from tensorwire.bench.lab.settings import MOST_HOSTS
 from tensorwire.k8s.spec import Resources
 from tensorwire.owning_context import OwningContext
 from tensorwire.plugin.cache import cache_folder
@@ -76,7 +77,7 @@ class VirtualKubelet(OwningContext):
         control_plane: ControlPlane,
         nodes: Sequence[NodeSettings],
         *,
-        link: LinkSettings | None = None,
+        link: HostSettings | None = None,
         limit_cpus: bool = False,
         images: Collection[str] | None = None,
         as_users: bool = True,
@@ -97,7 +98,7 @@ class VirtualKubelet(OwningContext):
             raise NoControlPlane("pods in the lab require root: run this as root, or use --image")
         self._control_plane = control_plane
         self._nodes = {each.name: each for each in nodes}
-        self._link = link or LinkSettings()
+        self._link = link or HostSettings()
         self._limit_cpus = limit_cpus
         self._images = images
         self._as_users = as_users
@@ -115,13 +116,9 @@ class VirtualKubelet(OwningContext):
         """Settings of the lab that this machine could not apply."""
 
     def _open(self, held: contextlib.ExitStack) -> None:
-        slots = [
-            HostSettings(node=number)
-            for number, node in enumerate(self._nodes.values())
-            for _ in range(node.pods)
-        ]
-        settings = LabSettings((HostSettings(), *slots), (self._link,) * len(self._nodes))
-        self._lab = held.enter_context(Lab(settings, change_cpus=self._limit_cpus))
+        pods = [node.pods for node in self._nodes.values()]
+        lab = NodeLab(pods, self._link, change_cpus=self._limit_cpus)
+        self._lab = held.enter_context(lab)
         if not self._lab.has_network:
             raise NoControlPlane(f"pods need their own network: {'; '.join(self._lab.notes)}")
         self.notes = self._lab.notes
@@ -531,7 +528,7 @@ def _service(control_plane: ControlPlane, host: Host) -> Iterator[None]:
     """A listener on `host` that forwards the pods' connections to the API server."""
     address = control_plane.server.removeprefix("https://").partition(":")
     there = (address[0], int(address[2]))
-    listener = host.inside(lambda: socket.create_server((host.address, SERVICE_PORT)))
+    listener = inside(host, lambda: socket.create_server((host.address, SERVICE_PORT)))
 
     def carry(taken: socket.socket) -> None:
         with taken, contextlib.suppress(OSError), socket.create_connection(there, 5) as other:
@@ -556,7 +553,7 @@ def _service(control_plane: ControlPlane, host: Host) -> Iterator[None]:
 
 
 def _connect(host: Host, port: int) -> socket.socket:
-    return host.inside(lambda: socket.create_connection((host.address, port), CONNECT_S))
+    return inside(host, lambda: socket.create_connection((host.address, port), CONNECT_S))
 
 
 def _runs(task: TaskProcess) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.relaying import DisturbedLink
 from harness.survival import Job, JobSettings, lab_for
 from tensorwire.bench.lab import HostSettings
 
@@ -111,10 +112,10 @@ def test_a_link_cut_for_a_moment_costs_only_that_moment(patient: Job) -> None:
 @pytest.mark.parametrize(
     ("link", "steps"),
     [
-        (HostSettings(loss=0.01), 40),
-        (HostSettings(loss=0.1), 5),
+        (DisturbedLink(loss=0.01), 40),
+        (DisturbedLink(loss=0.1), 5),
         (HostSettings(delay_s=0.01), 10),
-        (HostSettings(late=0.1, late_s=0.005), 40),
+        (DisturbedLink(late=0.1, late_s=0.005), 40),
         (HostSettings(rate_bits_per_s=1e6), 5),
     ],
     ids=["1 % of packets lost", "10 % lost", "delayed", "out of order", "1 Mbit/s"],

@@ -2,7 +2,7 @@
 
 Each host has a link to the bridge, whose rate and delay can be changed under traffic. It has its
 own names (`host0` and so on, in an /etc/hosts that only its tasks see) and, if control groups are
-available, a limit of CPUs. A link can be cut and, in a lab with a relay, lose packets.
+available, a limit of CPUs. A link can be cut.
 
 The namespaces have no name and no path in the file system: they exist as long as a descriptor or a
 process refers to them. So even if the owner is killed, nothing is left after its tasks have ended;
@@ -19,12 +19,9 @@ import dataclasses
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from tensorwire.bench.lab import cgroups, network
 from tensorwire.bench.lab.cgroups import CpuGroup
@@ -41,21 +38,6 @@ _CONGESTION_CONTROL = "reno"
 
 _NAMES = "names"
 """The key of the note that host names do not resolve."""
-
-Result = TypeVar("Result")
-
-
-class Relay(Protocol):
-    """Forwards every packet between a lab's hosts and its switch, instead of veth pairs."""
-
-    def set(self, host: int, settings: HostSettings) -> None:
-        """Changes the settings of host number `host`, in both directions."""
-
-
-MakeRelay = Callable[[str, Sequence[str]], AbstractContextManager[Relay]]
-"""Makes a Relay from the paths of the network namespaces of the switch and of each host. Entering
-the result makes the interfaces, or raises NetworkUnavailable.
-"""
 
 
 @dataclass(frozen=True)
@@ -85,22 +67,6 @@ class Host:
             script = f"echo $$ > {shlex.quote(str(self.cgroup / 'cgroup.procs'))} && {script}"
         return ["sh", "-c", script, self.name, *argv]
 
-    def inside(self, work: Callable[[], Result]) -> Result:
-        """Runs `work`, and threads that it starts, on this host's network; returns its result.
-
-        Raises what `work` raises.
-        """
-        if (path := self.network) is None:
-            return work()
-
-        def enter_first() -> Result:
-            network.enter(path)
-            return work()
-
-        # In a temporary thread, so that the current thread keeps its network.
-        with ThreadPoolExecutor(1) as there:
-            return there.submit(enter_first).result()
-
     def received_bytes(self) -> int | None:
         """Bytes that this host has received over its link; None if it has no link of a lab."""
         return None if self.network is None else network.received_bytes(self.network)
@@ -117,20 +83,15 @@ class Lab(OwningContext):
         settings: LabSettings,
         *,
         change_cpus: bool = False,
-        relay: MakeRelay | None = None,
     ) -> None:
         """Prepares the lab; hosts are made on entering it.
 
         Args:
             change_cpus: True if CPU limits will be set later, although `settings` has none.
-            relay: makes a relay that forwards every packet, and can lose or delay packets.
         """
         self._settings = list(settings.hosts)
-        self._nodes = settings.nodes
         self._want_groups = change_cpus or any(host.cpus is not None for host in settings.hosts)
         self._switch: Switch | None = None
-        self._make_relay = relay
-        self._relay: Relay | None = None
         self._cut: set[int] = set()
         self._groups: list[CpuGroup] = []
         self._notes: dict[str, str] = {}
@@ -143,7 +104,7 @@ class Lab(OwningContext):
         try:
             self._make_hosts(held)
         except NetworkUnavailable as error:
-            self._switch = self._relay = None
+            self._switch = None
             self.hosts = (LOOPBACK,) * len(self._settings)
             self._notes["network"] = (
                 "the lab's hosts are plain processes on this machine's loopback, and rate and "
@@ -165,7 +126,7 @@ class Lab(OwningContext):
     @property
     def settings(self) -> LabSettings:
         """The current settings."""
-        return LabSettings(tuple(self._settings), self._nodes)
+        return LabSettings(tuple(self._settings))
 
     @property
     def notes(self) -> list[str]:
@@ -195,20 +156,14 @@ class Lab(OwningContext):
             self._notes.setdefault("cpus", "the share of CPUs is not applied: no control groups")
 
     def _apply_link(self, switch: Switch, index: int, settings: HostSettings) -> None:
-        delay_s = settings.delay_s
-        if self._relay is not None:
-            self._relay.set(index, settings)
-            delay_s = 0.0
-        elif settings.loss or settings.late:
-            self._notes["loss"] = "no packet is lost or late: the lab has no relay"
         if settings.is_cut != (index in self._cut):
             switch.plug(index, not settings.is_cut)
             self._cut ^= {index}
         try:
-            switch.shape(index, settings.rate_bits_per_s, delay_s)
+            switch.shape(index, settings.rate_bits_per_s, settings.delay_s)
         except NetworkUnavailable as error:
             self._notes["rate"] = f"rate and delay of the links are not applied: {error}"
-        if delay_s and not switch.has_delay:
+        if settings.delay_s and not switch.has_delay:
             self._notes["delay"] = (
                 "the delay is not applied: this kernel has no netem, which delays packets"
             )
@@ -241,15 +196,9 @@ class Lab(OwningContext):
                 made.append(Namespaces(name, Path(hosts_file.name), _CONGESTION_CONTROL))
                 stack.callback(made[-1].close)
         *of_hosts, of_switch = made
-        if self._make_relay is not None:
-            relay = self._make_relay(of_switch.network, [each.network for each in of_hosts])
-            self._relay = stack.enter_context(relay)
-        self._switch = Switch(of_switch.network)
-        for node, link in enumerate(self._nodes):
-            self._switch.add_node(node, link.rate_bits_per_s, link.delay_s)
-        for address, namespaces, settings in zip(addresses, of_hosts, self._settings, strict=True):
-            descriptor = None if self._make_relay is not None else namespaces.network_descriptor
-            self._switch.join(namespaces.network, descriptor, address, settings.node)
+        self._switch = self._made_switch(stack, of_switch, of_hosts)
+        for address, namespaces in zip(addresses, of_hosts, strict=True):
+            self._switch.join(namespaces.network, address)
             if namespaces.unresolved is not None:
                 self._notes[_NAMES] = (
                     f"the names of the lab's hosts do not resolve: {namespaces.unresolved}"
@@ -258,3 +207,12 @@ class Lab(OwningContext):
             Host(address, name, namespaces.network, namespaces.options)
             for address, name, namespaces in zip(addresses, names, of_hosts, strict=True)
         )
+
+    def _made_switch(
+        self, held: contextlib.ExitStack, switch: Namespaces, hosts: Sequence[Namespaces]
+    ) -> Switch:
+        """Makes the switch, and a link from it to each host."""
+        made = Switch(switch.network)
+        for index, host in enumerate(hosts):
+            made.link(index, host.network_descriptor)
+        return made

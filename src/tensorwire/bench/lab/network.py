@@ -51,7 +51,7 @@ def held_back() -> Iterator[None]:
 
 
 _LINK = "link0"
-_BRIDGE = "bridge0"
+BRIDGE = "bridge0"
 # Addresses that RFC 2544 reserves for benchmarks. Each lab has its own network.
 _NETWORK = ipaddress.ip_network("198.18.0.0/24")
 # A link's burst: small compared with a tensor, but enough to bridge the timer's wake-up latency.
@@ -80,17 +80,10 @@ def addresses(hosts: int) -> list[str]:
     return [str(next(every)) for _ in range(hosts)]
 
 
-def enter(namespace: str) -> None:
-    """Moves the current thread to a network namespace, with all that it opens from now on."""
-    from pyroute2 import netns
-
-    netns.setns(namespace, flags=0)
-
-
 def received_bytes(namespace: str) -> int:
     """Bytes that the host with this network namespace has received over its link."""
-    with _control(namespace) as control:
-        (link,) = control.get_links(_index(control, _LINK))
+    with control_of(namespace) as control:
+        (link,) = control.get_links(interface_index(control, _LINK))
         return int(link.get_nested("IFLA_STATS64", "rx_bytes"))
 
 
@@ -98,7 +91,7 @@ class Switch:
     """A bridge in a namespace of its own, and a link from it to each host that has joined.
 
     A link is a pair of virtual interfaces. Both ends have the rate; the host's end also has the
-    delay. Hosts of a node are linked to the node's bridge, which is linked to the main bridge.
+    delay.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -109,57 +102,43 @@ class Switch:
         self._delayed: set[tuple[str, str]] = set()
         self.has_delay = True
         """False once the kernel has refused to delay packets."""
-        self._add_bridge(_BRIDGE)
-
-    def add_node(self, node: int, rate_bits_per_s: float | None, delay_s: float) -> None:
-        """Makes the bridge of a node, and its link.
-
-        Raises:
-            NetworkUnavailable: the kernel refuses.
-        """
-        self._add_bridge(f"node{node}")
-        up, down = f"up{node}", f"down{node}"
-        with _control(self._namespace) as control, _or_unavailable("virtual interfaces"):
-            control.link("add", ifname=up, kind="veth", peer={"ifname": down})
-            for port, bridge in ((up, f"node{node}"), (down, _BRIDGE)):
-                master = _index(control, bridge)
-                control.link("set", index=_index(control, port), master=master, state="up")
-        self._shape(self._namespace, up, rate_bits_per_s, delay_s)
-        self._shape(self._namespace, down, rate_bits_per_s, 0.0)
+        self._add_bridge(BRIDGE)
 
     def _add_bridge(self, name: str) -> None:
-        with _control(self._namespace) as control, _or_unavailable("bridge"):
+        with control_of(self._namespace) as control, or_unavailable("bridge"):
             control.link("add", ifname=name, kind="bridge")
-            control.link("set", index=_index(control, name), state="up")
+            control.link("set", index=interface_index(control, name), state="up")
 
-    def join(
-        self, namespace: str, descriptor: int | None, address: str, node: int | None = None
-    ) -> None:
-        """Links the host with the network namespace `namespace`, open as `descriptor`. If that is
-        None, its interfaces exist already.
-        """
-        port = f"host{len(self._hosts)}"
-        with _control(self._namespace) as control, _or_unavailable("virtual interfaces"):
-            if descriptor is not None:
-                peer = {"ifname": _LINK, "net_ns_fd": descriptor}
-                control.link("add", ifname=port, kind="veth", peer=peer)
-            bridge = _index(control, _BRIDGE if node is None else f"node{node}")
-            control.link("set", index=_index(control, port), master=bridge, state="up")
-        with _control(namespace) as control:
-            control.link("set", index=_index(control, "lo"), state="up")
-            index = _index(control, _LINK)
+    def link(self, host: int, descriptor: int) -> None:
+        """Makes the interfaces of a host, whose network namespace is open as `descriptor`."""
+        with control_of(self._namespace) as control, or_unavailable("virtual interfaces"):
+            peer = {"ifname": _LINK, "net_ns_fd": descriptor}
+            control.link("add", ifname=f"host{host}", kind="veth", peer=peer)
+
+    def join(self, namespace: str, address: str) -> None:
+        """Connects the next host, with the network namespace `namespace`, and its interfaces."""
+        with control_of(self._namespace) as control, or_unavailable("virtual interfaces"):
+            port = interface_index(control, f"host{len(self._hosts)}")
+            bridge = interface_index(control, self._bridge_of(len(self._hosts)))
+            control.link("set", index=port, master=bridge, state="up")
+        with control_of(namespace) as control:
+            control.link("set", index=interface_index(control, "lo"), state="up")
+            index = interface_index(control, _LINK)
             control.addr("add", index=index, address=address, prefixlen=_NETWORK.prefixlen)
             control.link("set", index=index, state="up")
         self._hosts.append(namespace)
+
+    def _bridge_of(self, host: int) -> str:
+        return BRIDGE
 
     def plug(self, host: int, is_in: bool) -> None:
         """Removes the link of host number `host` from the bridge, or puts it back.
 
         Both interfaces stay up, so neither end is notified.
         """
-        with _control(self._namespace) as control:
-            bridge = _index(control, _BRIDGE) if is_in else 0
-            control.link("set", index=_index(control, f"host{host}"), master=bridge)
+        with control_of(self._namespace) as control:
+            bridge = interface_index(control, BRIDGE) if is_in else 0
+            control.link("set", index=interface_index(control, f"host{host}"), master=bridge)
 
     def shape(self, host: int, rate_bits_per_s: float | None, delay_s: float) -> None:
         """Sets rate and delay of the link of host number `host`; queued packets are kept.
@@ -185,9 +164,9 @@ class Switch:
             "cburst": LAB_BURST_BYTES,
             "quantum": _QUANTUM_BYTES,
         }
-        with _control(namespace) as control:
-            index = _index(control, interface)
-            with _or_unavailable("a rate"):
+        with control_of(namespace) as control:
+            index = interface_index(control, interface)
+            with or_unavailable("a rate"):
                 if not shaped:
                     control.tc("add", "htb", index, _ROOT, default=_CLASS)
                     self._shaped.add((namespace, interface))
@@ -202,7 +181,7 @@ class Switch:
         command = "change" if place in self._delayed else "add"
         how = {"delay": round(delay_s * 1e6), "limit": _DELAYED_PACKETS}
         try:
-            index = _index(control, interface)
+            index = interface_index(control, interface)
             control.tc(command, "netem", index, _DELAY, parent=_CLASS, **how)
             self._delayed.add(place)
         except NetlinkError as error:
@@ -212,7 +191,7 @@ class Switch:
 
 
 @contextlib.contextmanager
-def _or_unavailable(what: str) -> Iterator[None]:
+def or_unavailable(what: str) -> Iterator[None]:
     from pyroute2.netlink.exceptions import NetlinkError
 
     try:
@@ -222,7 +201,7 @@ def _or_unavailable(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _control(namespace: str) -> Iterator[Any]:
+def control_of(namespace: str) -> Iterator[Any]:
     """pyroute2's handle of a network namespace. pyroute2 forks and has an event loop."""
     from pyroute2 import NetNS
 
@@ -230,5 +209,5 @@ def _control(namespace: str) -> Iterator[Any]:
         yield control
 
 
-def _index(control: Any, interface: str) -> int:
+def interface_index(control: Any, interface: str) -> int:
     return int(control.link_lookup(ifname=interface)[0])

@@ -23,13 +23,17 @@ _DELAY_UNITS = {"us": "1e-6", "ms": "1e-3", "s": "1"}
 
 
 @dataclass(frozen=True)
-class LinkSettings:
-    """A link to the bridge that joins all hosts."""
+class HostSettings:
+    """The settings of one host, and of its link to the bridge that joins all hosts."""
 
     rate_bits_per_s: float | None = None
     """The capacity of the link in each direction; None: as fast as the machine."""
     delay_s: float = 0.0
     """Delay of packets that the host sends; a round trip has the delays of both hosts."""
+    cpus: float | None = None
+    """CPU seconds per second that all tasks of the host together may use; None: no limit."""
+    is_cut: bool = False
+    """True if the link drops all packets silently, like a cable pulled at a remote switch."""
 
     def __post_init__(self) -> None:
         """Raises UsageError for impossible values."""
@@ -38,35 +42,6 @@ class LinkSettings:
             raise UsageError("the rate of a lab's link is from 10kbit to 32gbit")
         if not 0 <= self.delay_s <= _LONGEST_DELAY_S:
             raise UsageError("the delay of a lab's link is from 0us to 10s")
-
-
-@dataclass(frozen=True)
-class HostSettings(LinkSettings):
-    """The settings of one host and of its link."""
-
-    cpus: float | None = None
-    """CPU seconds per second that all tasks of the host together may use; None: no limit."""
-    is_cut: bool = False
-    """True if the link drops all packets silently, like a cable pulled at a remote switch."""
-    loss: float = 0.0
-    """The share of packets that are lost in each direction. This and `late` require a lab with a
-    relay.
-    """
-    late: float = 0.0
-    """The share of packets that are delayed by `late_s`, so that later packets overtake them."""
-    late_s: float = 0.0
-    node: int | None = None
-    """Index in `LabSettings.nodes` of the node to which the host's link leads. The hosts of a node
-    share its link. None: the host is not part of a node.
-    """
-
-    def __post_init__(self) -> None:
-        """Raises UsageError for impossible values."""
-        super().__post_init__()
-        if not 0 <= self.loss <= 1 or not 0 <= self.late <= 1:
-            raise UsageError("the shares of packets that are lost or late are from 0 to 1")
-        if not 0 <= self.late_s <= _LONGEST_DELAY_S:
-            raise UsageError("packets of a lab are late by 10s at most")
         if self.cpus is not None and not FEWEST_CPUS <= self.cpus < math.inf:
             raise UsageError(f"the CPUs of a lab's host are {FEWEST_CPUS:g} or more")
 
@@ -76,10 +51,6 @@ class LabSettings:
     """Every host of a lab, `host0` first."""
 
     hosts: tuple[HostSettings, ...]
-    nodes: tuple[LinkSettings, ...] = ()
-    """Links of nodes with several hosts each, like the pods on a node of a cluster. Traffic between
-    hosts of one node does not use the node's link.
-    """
 
     def __post_init__(self) -> None:
         """Raises UsageError for a wrong number of hosts."""
