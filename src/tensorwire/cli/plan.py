@@ -292,11 +292,11 @@ def _answer(
     from tensorwire.report.progress import ProgressDisplay
 
     if sweep is not None:
-        return PlanResult(basis, None, (), (), _curves(questions, sweep), ())
+        return PlanResult(basis, curves=_curves(questions, sweep))
     if (wanted := options.steps_per_s) is not None:
         with ProgressDisplay("looking for clusters", 0, is_long=False) as progress:
             offers = search.smallest(questions, wanted, progress.activity)
-        return PlanResult(basis, None, (), (), (), offers, wanted)
+        return PlanResult(basis, offers=offers, target_steps_per_s=wanted)
     total = sum(question.worker_steps for question in questions)
     with ProgressDisplay("simulating", total, is_long=False) as progress:
         predictions = list(zip(questions, answers(questions, progress.advance), strict=True))
@@ -305,7 +305,7 @@ def _answer(
             changes = search.changes(
                 *predictions[0], predictions, lambda text: progress.activity(f"if: {text}")
             )
-    return PlanResult(basis, options.case, predictions, changes, (), ())
+    return PlanResult(basis, options.case, predictions, changes)
 
 
 def _curves(

@@ -53,12 +53,12 @@ class PlanResult:
     """Result of one call. Lists that were not asked for are empty."""
 
     basis: Basis
-    case: str | None
-    predictions: Sequence[tuple[PredictionRequest, Prediction]]
-    changes: Sequence[Change]
+    case: str | None = None
+    predictions: Sequence[tuple[PredictionRequest, Prediction]] = ()
+    changes: Sequence[Change] = ()
     """Changes to the cluster of the first prediction, those that do not help among them."""
-    curves: Sequence[tuple[PredictionRequest, Curve]]
-    offers: Sequence[Offer]
+    curves: Sequence[tuple[PredictionRequest, Curve]] = ()
+    offers: Sequence[Offer] = ()
     target_steps_per_s: float | None = None
 
     @property

@@ -175,12 +175,6 @@ def predict(
     )
 
 
-def bound(job: JobModel, shape: Shape, costs: Costs, plan: PlacementPlan) -> float:
-    """Steps a second that no prediction of it exceeds, without a simulation."""
-    worker_steps = _worker_steps(job, shape, costs, plan)
-    return _steps_per_s(worker_steps, most_steps_per_s(worker_steps))
-
-
 def _worker_steps(job: JobModel, shape: Shape, costs: Costs, plan: PlacementPlan) -> WorkerSteps:
     shown = loads.loads(job, plan)
     if not is_small(shape):
@@ -221,26 +215,22 @@ class PredictionRequest:
                 rewrites.
         """
         job = on_side(self.job, self.side)
+        plan = placed(job, self.placement, self.shape.ps)
+        steps, seed = self.steps, self.seed
         return predict(
-            job,
-            self.shape,
-            self.side,
-            self._costs(),
-            placed(job, self.placement, self.shape.ps),
-            steps=self.steps,
-            seed=self.seed,
-            on_step=on_step,
+            job, self.shape, self.side, self._costs(), plan, steps=steps, seed=seed, on_step=on_step
         )
 
     def bound(self) -> float:
-        """Steps a second that the answer does not exceed, found at once.
+        """Steps a second that the answer does not exceed, found at once, without a simulation.
 
         Raises:
             UsageError: as `answer`.
         """
         job = on_side(self.job, self.side)
         plan = placed(job, self.placement, self.shape.ps)
-        return bound(job, self.shape, self._costs(), plan)
+        worker_steps = _worker_steps(job, self.shape, self._costs(), plan)
+        return _steps_per_s(worker_steps, most_steps_per_s(worker_steps))
 
     @property
     def knows_exact(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -169,15 +170,11 @@ def _best(
 
 def _most_workers(question: PredictionRequest, ps: int, below: float) -> int:
     """The largest number of workers that, with so many ps, have less than `below` cores."""
-    low, high = 0, MOST_WORKERS
-    while low < high:
-        middle = (low + high + 1) // 2
-        shape = question.having(ps=ps, workers=middle).shape
-        if cores_of(shape) >= below:
-            high = middle - 1
-        else:
-            low = middle
-    return low
+
+    def cores(workers: int) -> float:
+        return cores_of(question.having(ps=ps, workers=workers).shape)
+
+    return bisect.bisect_left(range(1, MOST_WORKERS + 1), below, key=cores)
 
 
 def _fewest_workers(question: PredictionRequest, target: float, limit: int) -> Offer | None:
@@ -185,27 +182,27 @@ def _fewest_workers(question: PredictionRequest, target: float, limit: int) -> O
     if question.having(workers=limit).bound() < target:
         return None
 
-    def asked(workers: int) -> tuple[PredictionRequest, Prediction]:
+    def asked(workers: int) -> Offer:
         changed = question.having(workers=workers)
-        return changed, changed.answer()
+        return Offer(changed, changed.answer())
 
     low, high = 0, 1
     here, there = None, asked(high)
-    while there[1].steps_per_s < target:
-        if here is not None and there[1].steps_per_s < _PLATEAU * here[1].steps_per_s:
+    while there.prediction.steps_per_s < target:
+        if here is not None and there.prediction.steps_per_s < _PLATEAU * here:
             return None
         if high >= limit:
             return None
         low, high = high, min(2 * high, limit)
-        here, there = there, asked(high)
+        here, there = there.prediction.steps_per_s, asked(high)
     while high - low > 1:
         middle = (low + high) // 2
         between = asked(middle)
-        if between[1].steps_per_s < target:
+        if between.prediction.steps_per_s < target:
             low = middle
         else:
             high, there = middle, between
-    return Offer(*there)
+    return there
 
 
 SATURATED = 0.9
@@ -312,13 +309,6 @@ def alternatives(question: PredictionRequest) -> Iterator[tuple[str, PredictionR
     if shape.link_bytes_per_s is not None:
         faster = 2 * shape.link_bytes_per_s
         yield f"take links of {link_text(faster)}", question.having(link_bytes_per_s=faster)
-    if shape.ps_cores is not None:
-        yield (
-            f"give each ps {2 * shape.ps_cores:g} cores",
-            question.having(ps_cores=2 * shape.ps_cores),
-        )
-    if shape.worker_cores is not None:
-        yield (
-            f"give each worker {2 * shape.worker_cores:g} cores",
-            question.having(worker_cores=2 * shape.worker_cores),
-        )
+    for task, field in (("ps", "ps_cores"), ("worker", "worker_cores")):
+        if (cores := getattr(shape, field)) is not None:
+            yield f"give each {task} {2 * cores:g} cores", question.having(**{field: 2 * cores})

@@ -6,6 +6,7 @@ there, and in synchronous training until all workers have pushed and the update 
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -76,11 +77,11 @@ class Simulation:
         # Workers begin as they go on, each somewhere in its step. All at once, they would want the
         # same at the same time for long.
         self._round_s = workers / self.most_steps_per_s
-        self._barrier = (
-            _Barrier(self.environment, workers, lambda: self._at_once(worker_steps.update()))
-            if worker_steps.job.training == SYNC
-            else None
-        )
+        self.is_synchronous = worker_steps.job.training == SYNC
+        self.updates = 0
+        """Of synchronous training, so far."""
+        self._pushed = 0
+        self._updated = self.environment.event()
 
     def run(self, steps: int, on_step: Callable[[], None] = lambda: None) -> Simulated:
         """Until the first worker has taken `steps` steps.
@@ -92,11 +93,6 @@ class Simulation:
             self.environment.process(self._train(worker, log))
         self.environment.run(until=log.done)
         return log.result()
-
-    @property
-    def updates(self) -> int | None:
-        """Updates of synchronous training so far."""
-        return None if self._barrier is None else self._barrier.updates
 
     def busy_s(self) -> dict[Resource, float]:
         """Busy seconds of each resource so far."""
@@ -122,8 +118,8 @@ class Simulation:
             yield self._phase(worker, worker_step.push, slower)
             yield self._at_once([*worker_step.update.parts])
             pushed_s = environment.now
-            if self._barrier is not None:
-                yield self._barrier.arrive()
+            if self.is_synchronous:
+                yield from self._update_together()
             log.step(
                 worker,
                 StepParts(
@@ -134,6 +130,18 @@ class Simulation:
                     others_s=environment.now - pushed_s,
                 ),
             )
+
+    def _update_together(self) -> Process:
+        """Waits until all workers have pushed, and the last of them has made the update."""
+        updated = self._updated
+        self._pushed += 1
+        if self._pushed == len(self._worker_steps.workers):
+            yield self._at_once(self._worker_steps.update())
+            self.updates += 1
+            self._pushed = 0
+            self._updated = self.environment.event()
+            updated.succeed()
+        yield updated
 
     def _spread(self) -> float:
         """The random factor on the time of this step's own operations; its mean is 1."""
@@ -186,32 +194,6 @@ class Simulation:
             yield batches.put(1)
 
 
-class _Barrier:
-    """Synchronous training: an update when all workers have pushed for it."""
-
-    def __init__(self, environment: Environment, workers: int, update: Callable[[], Event]) -> None:
-        self.updates = 0
-        self._environment = environment
-        self._workers = workers
-        self._update = update
-        self._arrived = 0
-        self._updated = environment.event()
-
-    def arrive(self) -> Event:
-        """A worker has pushed; the event comes when it may go on."""
-        self._arrived += 1
-        if self._arrived == self._workers:
-            self._environment.process(self._make_update())
-        return self._updated
-
-    def _make_update(self) -> Process:
-        yield self._update()
-        self.updates += 1
-        self._arrived = 0
-        updated, self._updated = self._updated, self._environment.event()
-        updated.succeed()
-
-
 class _Log:
     """Counts the steps between the beginning and the first worker's last."""
 
@@ -242,7 +224,7 @@ class _Log:
         if self._all == self._uncounted:
             self._begin()
         elif self._all > self._uncounted:
-            each = (parts.input_s, parts.pull_s, parts.compute_s, parts.push_s, parts.others_s)
+            each = dataclasses.astuple(parts)
             self._sums = [a + b for a, b in zip(self._sums, each, strict=True)]
         if self._taken[worker] == self._steps and not self.done.triggered:
             self.done.succeed()
@@ -250,10 +232,10 @@ class _Log:
     def result(self) -> Simulated:
         counted = self._all - self._uncounted
         seconds = self._simulation.environment.now - self._began_s
-        updates = self._simulation.updates
         busy_s = self._simulation.busy_s()
+        updates = self._simulation.updates - self._updates
         return Simulated(
-            steps_per_s=(counted if updates is None else updates - (self._updates or 0)) / seconds,
+            steps_per_s=(updates if self._simulation.is_synchronous else counted) / seconds,
             worker_steps_per_s=counted / seconds,
             step=StepParts(*(total / counted for total in self._sums)),
             busy={

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tensorwire.cluster import is_ps
 from tensorwire.doctor import evidence
 from tensorwire.doctor import records as looks
 from tensorwire.errors import UsageError
@@ -171,23 +172,25 @@ def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> J
         raise UsageError(f"the calibration has no costs of {side}, on which {path} was made")
     ps_cpu_s = sum(task.cpu_s or 0.0 for task in job.ps) / steps
     worker_cpu_s = sum(task.cpu_s or 0.0 for task in job.workers) / steps
-    pulled, pushed = _flows(job, steps)
-    moved = _by_variable(seen, pulled, pushed)
-    whole_pulled, whole_pushed = (sum(f.values(), Transfer()) for f in (pulled, pushed))
+    flows = [*_flows(job, steps)]
+    pulled, pushed = (
+        sum((each.moved for each in flows if each.is_pushed == way), Transfer())
+        for way in (False, True)
+    )
     requests = len(job.ps)
     worker_cpu_s -= (
         costs.step_cpu_s
         + requests * costs.request_worker_cpu_s
-        + receiving_s(whole_pulled, costs)
-        + sending_s(whole_pushed, costs)
+        + receiving_s(pulled, costs)
+        + sending_s(pushed, costs)
     )
     ps_cpu_s -= (
-        requests * costs.request_ps_cpu_s
-        + sending_s(whole_pulled, costs)
-        + receiving_s(whole_pushed, costs)
+        requests * costs.request_ps_cpu_s + sending_s(pulled, costs) + receiving_s(pushed, costs)
     )
+    parts = seen.placement.parts if seen.placement is not None else ()
+    moved = _by_variable(flows, parts)
     placed: dict[str, float] = defaultdict(float)
-    for part in seen.placement.parts if seen.placement is not None else ():
+    for part in parts:
         placed[part.variable] += part.bytes
     variables = tuple(
         JobVariable(
@@ -208,49 +211,45 @@ def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> J
     )
 
 
-_Flows = dict[tuple[str, str], Transfer]
+@dataclass(frozen=True)
+class _Flow:
+    """A tensor that a step moves."""
+
+    ps: str
+    """"ps:0"."""
+    name: str
+    is_pushed: bool
+    moved: Transfer
 
 
-def _flows(job: evidence.JobEvidence, steps: float) -> tuple[_Flows, _Flows]:
-    """The tensors that ps sent, and those that they received, by ps and tensor, for one step."""
-    pulled: _Flows = defaultdict(Transfer)
-    pushed: _Flows = defaultdict(Transfer)
-    for task in job.workers:
+def _flows(job: evidence.JobEvidence, steps: float) -> Iterator[_Flow]:
+    """The tensors that go between workers and ps."""
+    for task in (*job.workers, *job.ps):
+        is_pushed = is_ps(task.task)
         for flow in task.received:
-            if flow.peer.startswith("ps:"):
-                each = Transfer(flow.tensors / steps, flow.bytes / steps)
-                pulled[flow.peer, flow.name] += each
-    for task in job.ps:
-        for flow in task.received:
-            each = Transfer(flow.tensors / steps, flow.bytes / steps)
-            pushed[task.task, flow.name] += each
-    return pulled, pushed
+            ps = task.task if is_pushed else flow.peer
+            if is_ps(ps):
+                moved = Transfer(flow.tensors / steps, flow.bytes / steps)
+                yield _Flow(ps, flow.name, is_pushed, moved)
 
 
 def _by_variable(
-    seen: evidence.Evidence, pulled: _Flows, pushed: _Flows
+    flows: Iterable[_Flow], parts: Sequence[evidence.PlacedPart]
 ) -> dict[str, tuple[Transfer, Transfer]]:
     """Pulled and pushed by variable, as far as the job has told which tensor is whose.
 
     Tensors without a variable, mostly gradients, count with the variables of their ps, by bytes.
     """
-    parts = seen.placement.parts if seen.placement is not None else ()
     names = {(f"ps:{p.ps}", tensor): p.variable for p in parts for tensor in p.tensors}
     moved: dict[str, tuple[Transfer, Transfer]] = defaultdict(lambda: (Transfer(), Transfer()))
-
-    def add(name: str, way: int, transfer: Transfer) -> None:
-        there, back = moved[name]
-        moved[name] = (there, back + transfer) if way else (there + transfer, back)
-
-    for way, flows in enumerate((pulled, pushed)):
-        for (ps, tensor), transfer in flows.items():
-            beside = [part for part in parts if f"ps:{part.ps}" == ps and part.bytes]
-            if (ps, tensor) in names:
-                add(names[ps, tensor], way, transfer)
-            elif beside:
-                whole = sum(part.bytes for part in beside)
-                for part in beside:
-                    add(part.variable, way, transfer.times(part.bytes / whole))
-            else:
-                add(f"{ps} {tensor}", way, transfer)
+    for flow in flows:
+        beside = [part for part in parts if f"ps:{part.ps}" == flow.ps and part.bytes]
+        whole = sum(part.bytes for part in beside)
+        shares = [(part.variable, part.bytes / whole) for part in beside]
+        if (flow.ps, flow.name) in names or not shares:
+            shares = [(names.get((flow.ps, flow.name), f"{flow.ps} {flow.name}"), 1.0)]
+        for variable, share in shares:
+            pulled, pushed = moved[variable]
+            own = flow.moved.times(share)
+            moved[variable] = (pulled, pushed + own) if flow.is_pushed else (pulled + own, pushed)
     return moved

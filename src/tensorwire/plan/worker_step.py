@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tensorwire.plan.cluster import Shape
 from tensorwire.plan.costs import Costs
 from tensorwire.plan.job import JobModel, Transfer
-from tensorwire.plan.loads import PsGroup, PsGroups, receiving_s, sending_s, total
+from tensorwire.plan.loads import PsGroup, PsGroups, PsLoad, receiving_s, sending_s, total
 
 CORES, TASK_CORES, THREADS, OUT, IN = (
     "cores",
@@ -144,55 +144,37 @@ class WorkerSteps:
         ]
 
     def _worker_step(self, host: int) -> WorkerStep:
-        job, costs, classes = self.job, self.costs, self.groups.classes
-        step = self.step
-        near = total(each.load.times(self._near(host, each)) for each in classes)
-        flows = self.requests - sum(self._near(host, each) for each in classes)
+        job, costs, step = self.job, self.costs, self.step
         receive_s = receiving_s(step.pulled, costs)
         send_s = sending_s(step.pushed, costs)
         start_s = costs.step_cpu_s + self.requests * costs.request_worker_cpu_s
         at_once = costs.exchange_overlap
         beside_s = job.worker_cpu_s * job.overlap / 2
-
-        def own_links(direction: str, of_step: Transfer, of_near: Transfer) -> list[WorkItem]:
-            return self._link(
-                host, direction, of_step.bytes - of_near.bytes, flows, 1 / self._hosts_as(host)
-            )
-
-        def own_of_ps() -> Phase:
-            if not costs.is_fused:
-                return Phase((), 0.0)
-            return Phase(
-                tuple(p for each in classes for p in self._ps_cpu(each, 0.0, each.load.cpu_s / 2)),
-                0.0,
-            )
-
+        near, pull, push, own = PsLoad(), [], [], []
+        for each in self.groups.classes:
+            load, own_s = each.load, each.load.cpu_s / 2
+            near += load.times(self._near(host, each))
+            # Of the ps's own operations, what runs while tensors are under way.
+            beside = 0.0 if costs.is_fused else own_s
+            pull += self._ps_cpu(each, load.pull_cpu_s(costs) - own_s, beside)
+            pull += self._ps_link(host, each, OUT, load.pulled)
+            pull += self._ps_link(host, each, IN, load.asked)
+            push += self._ps_cpu(each, load.push_cpu_s(costs) - own_s, beside)
+            push += self._ps_link(host, each, IN, load.pushed)
+            own += self._ps_cpu(each, 0.0, own_s - beside)
+        pull += self._own_link(host, OUT, step.asked, near.asked)
+        pull += self._own_link(host, IN, step.pulled, near.pulled)
+        push += self._own_link(host, OUT, step.pushed, near.pushed)
+        compute_s = (1 - at_once) * (receive_s + send_s)
         return WorkerStep(
             start=Phase((), start_s + sending_s(step.asked, costs)),
             # Two messages go there and back: the request, and the tensors of either way.
             latency_s=costs.step_latency_s + 4 * self.shape.latency_s,
-            look_up=own_of_ps(),
-            pull=Phase(
-                (
-                    *(part for each in classes for part in self._ps_pull(host, each)),
-                    *own_links(OUT, step.asked, near.asked),
-                    *own_links(IN, step.pulled, near.pulled),
-                ),
-                at_once * receive_s,
-                beside_s,
-            ),
-            compute=Phase(
-                (), (1 - at_once) * (receive_s + send_s), job.worker_cpu_s - 2 * beside_s
-            ),
-            push=Phase(
-                (
-                    *(part for each in classes for part in self._ps_push(host, each)),
-                    *own_links(OUT, step.pushed, near.pushed),
-                ),
-                at_once * send_s,
-                beside_s,
-            ),
-            update=own_of_ps(),
+            look_up=Phase(tuple(own), 0.0),
+            pull=Phase(tuple(pull), at_once * receive_s, beside_s),
+            compute=Phase((), compute_s, job.worker_cpu_s - 2 * beside_s),
+            push=Phase(tuple(push), at_once * send_s, beside_s),
+            update=Phase(tuple(own), 0.0),
         )
 
     def _near(self, host: int, of: PsGroup) -> int:
@@ -203,25 +185,6 @@ class WorkerSteps:
         """The number of hosts that are alike, and simulated as one."""
         return self._hosts_at[self.groups.host[host]]
 
-    def _ps_pull(self, host: int, of: PsGroup) -> list[WorkItem]:
-        own_s = of.load.cpu_s / 2
-        return [
-            *self._ps_cpu(of, of.load.pull_cpu_s(self.costs) - own_s, self._beside(own_s)),
-            *self._ps_link(host, of, OUT, of.load.pulled),
-            *self._ps_link(host, of, IN, of.load.asked),
-        ]
-
-    def _ps_push(self, host: int, of: PsGroup) -> list[WorkItem]:
-        own_s = of.load.cpu_s / 2
-        return [
-            *self._ps_cpu(of, of.load.push_cpu_s(self.costs) - own_s, self._beside(own_s)),
-            *self._ps_link(host, of, IN, of.load.pushed),
-        ]
-
-    def _beside(self, own_s: float) -> float:
-        """Of the ps's own operations, what runs while tensors are under way."""
-        return 0.0 if self.costs.is_fused else own_s
-
     def _ps_link(
         self, host: int, of: PsGroup, direction: str, transfer: Transfer
     ) -> list[WorkItem]:
@@ -230,6 +193,14 @@ class WorkerSteps:
         return self._link(
             of.first, direction, transfer.bytes * far, 1, len(of.members) / self._hosts_as(of.first)
         )
+
+    def _own_link(
+        self, host: int, direction: str, of_step: Transfer, of_near: Transfer
+    ) -> list[WorkItem]:
+        """The traffic of a worker on `host`, but for the ps that are near, on its own link."""
+        flows = self.requests - sum(self._near(host, each) for each in self.groups.classes)
+        size, count = of_step.bytes - of_near.bytes, 1 / self._hosts_as(host)
+        return self._link(host, direction, size, flows, count)
 
     def _link(
         self, host: int, direction: str, size: float, flows: int, count: float

@@ -127,6 +127,22 @@ def _length(top: float, room_px: float, plot_px: float) -> Spec:
     return {"type": "quantitative", "axis": None, "scale": {"domain": [0, (top or 1.0) / share]}}
 
 
+def _bar(x: Spec, *, rounded_px: int = 0, **more: Any) -> Spec:
+    """A layer of bars from zero, in the colour of each row."""
+    return {
+        "mark": {"type": "bar", "height": _BAR_PX, "cornerRadiusEnd": rounded_px, **more},
+        "encoding": {"x": x, "color": {"field": "colour", "type": "nominal", "scale": None}},
+    }
+
+
+def _text(x: Spec, field: str, **place: int) -> Spec:
+    """A layer of text that begins at `x`."""
+    return {
+        "mark": {"type": "text", "align": "left", "aria": False, **place},
+        "encoding": {"x": x, "text": {"field": field}},
+    }
+
+
 def _bars(chart: Bars, width_px: int) -> Spec:
     values = [
         {
@@ -147,20 +163,9 @@ def _bars(chart: Bars, width_px: int) -> Spec:
     top = max((max(bar.value, bar.high or 0.0) for bar in chart.bars), default=0.0)
     room_px = 16 + _text_px(str(row["text"]) for row in values)
     length = _length(top, room_px, width_px if are_above else width_px - labels_px)
-    layers: list[Spec] = [
-        {
-            "mark": {"type": "bar", "height": _BAR_PX, "cornerRadiusEnd": 3},
-            "encoding": {
-                "x": {"field": "value", **length},
-                "color": {"field": "colour", "type": "nominal", "scale": None},
-                "description": {"field": "said"},
-            },
-        },
-        {
-            "mark": {"type": "text", "align": "left", "dx": 7, "aria": False},
-            "encoding": {"x": {"field": "end", **length}, "text": {"field": "text"}},
-        },
-    ]
+    bars = _bar({"field": "value", **length}, rounded_px=3)
+    bars["encoding"]["description"] = {"field": "said"}
+    layers = [bars, _text({"field": "end", **length}, "text", dx=7)]
     if any(bar.high is not None for bar in chart.bars):
         layers.insert(
             1,
@@ -171,12 +176,7 @@ def _bars(chart: Bars, width_px: int) -> Spec:
             },
         )
     if are_above:
-        layers.append(
-            {
-                "mark": {"type": "text", "align": "left", "dy": -18, "aria": False},
-                "encoding": {"x": {"datum": 0, **length}, "text": {"field": "label"}},
-            }
-        )
+        layers.append(_text({"datum": 0, **length}, "label", dy=-18))
     return {
         "data": {"values": values},
         "height": {"step": _TALL_ROW_PX if are_above else _ROW_PX},
@@ -200,33 +200,15 @@ def _waterfall(chart: Waterfall, width_px: int) -> Spec:
     top = max((max(stage.value, stage.before or 0.0) for stage in chart.stages), default=0.0)
     labels = [stage.label for stage in chart.stages]
     length = _length(top, 10, width_px - _text_px(labels) - 8)
-    filled = {"field": "colour", "type": "nominal", "scale": None}
+    lost = _bar({"field": "value", **length}, opacity=0.22, aria=False)
+    lost["encoding"]["x2"] = {"field": "before"}
+    left = _bar({"field": "value", **length}, rounded_px=2)
+    left["encoding"]["description"] = {"field": "said"}
     return {
         "data": {"values": values},
         "height": {"step": _TALL_ROW_PX},
         "encoding": {"y": _rows(labels)},
-        "layer": [
-            {
-                "mark": {"type": "bar", "height": _BAR_PX, "opacity": 0.22, "aria": False},
-                "encoding": {
-                    "x": {"field": "value", **length},
-                    "x2": {"field": "before"},
-                    "color": filled,
-                },
-            },
-            {
-                "mark": {"type": "bar", "height": _BAR_PX, "cornerRadiusEnd": 2},
-                "encoding": {
-                    "x": {"field": "value", **length},
-                    "color": filled,
-                    "description": {"field": "said"},
-                },
-            },
-            {
-                "mark": {"type": "text", "align": "left", "dy": 18, "aria": False},
-                "encoding": {"x": {"datum": 0, **length}, "text": {"field": "text"}},
-            },
-        ],
+        "layer": [lost, left, _text({"datum": 0, **length}, "text", dy=18)],
     }
 
 

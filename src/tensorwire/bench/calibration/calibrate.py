@@ -308,33 +308,26 @@ def _waits(
 def _both_ways(
     costs: Costs, jobs: Mapping[str, JobModel], seen: Sequence[Observation], cores: int
 ) -> tuple[tuple[float, float], ...]:
-    """`Costs.both_ways`, of the rates at which less than both directions was carried."""
+    """`Costs.both_ways`, of the rates at which less than both directions was carried.
+
+    The share at a rate is the one by which the planner's own prediction misses least.
+    """
     found = []
     for each in seen:
-        if each.link_bits_per_s is None:
+        cluster = lab(each.workers, each.ps, cores, each.link_bits_per_s)
+        if (rate := cluster.link_bytes_per_s) is None:
             continue
-        share = _share(costs, jobs[each.case], each, each.link_bits_per_s / 8, cores)
+        job = jobs[each.case]
+        misses = {}
+        for share in _SHARES:
+            its = replace(costs, both_ways=((rate, share),))
+            plan = _dealt(job, each.ps)
+            predicted = predict(job, cluster, each.side, its, plan, steps=_STEPS)
+            misses[share] = missed(each.workers / predicted.steps_per_s, each.step_s)
+        share = min(misses, key=lambda one: misses[one])
         if share < 1.0:
-            found.append((each.link_bits_per_s / 8, share))
+            found.append((rate, share))
     return tuple(sorted(found))
-
-
-def _share(costs: Costs, job: JobModel, seen: Observation, bytes_per_s: float, cores: int) -> float:
-    """Share of twice a link's rate that explains one observation best."""
-
-    def misses(share: Mapping[str, float]) -> float:
-        its = replace(costs, both_ways=((bytes_per_s, share["share"]),))
-        return _missed(seen, job, its, cores)
-
-    return descend(misses, {"share": _SHARES})["share"]
-
-
-def _missed(seen: Observation, job: JobModel, costs: Costs, cores: int) -> float:
-    """The error of the planner's own prediction of that job."""
-    cluster = lab(seen.workers, seen.ps, cores, seen.link_bits_per_s)
-    plan = _dealt(job, seen.ps)
-    predicted = predict(job, cluster, seen.side, costs, plan, steps=_STEPS)
-    return missed(seen.workers / predicted.steps_per_s, seen.step_s)
 
 
 def _dealt(job: JobModel, ps: int) -> PlacementPlan:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import nnls
 
-from tensorwire.dataclass_json import from_document
 from tensorwire.plan.costs import EXACT, FUSED, GRPC, Costs, Kernels
 from tensorwire.plan.job import Transfer
 
@@ -27,7 +26,7 @@ LOCAL = ""
 """The side of an observation whose variables were on the worker itself."""
 # A step of a real job pulls and pushes: that has to be right, one direction alone less so.
 _WEIGHT_OF_BOTH = 3.0
-_WORKER, _PS = 0, 1
+_WORKER, _PS = "worker", "ps"
 _ROUNDS = 4
 """Until the factors of crowds, and the costs by which they are told, no longer change."""
 
@@ -128,14 +127,7 @@ def _fit(
     """`crowded`: of the sides whose crowds count."""
     step_s = statistics.fmean(each.worker_cpu_s for each in _nothing(observations))
     kernels = _kernels(observations, step_s)
-    sides = sorted({each.side for each in observations} - {LOCAL})
-    models = sorted({each.model for each in observations} - {""})
-    names = [(side, what) for side in sides for what in _COLUMNS]
-    names += [(model, end) for model in models for end in ("worker", "ps")]
-    column = {name: index for index, name in enumerate(names)}
-    rows: list[dict[int, float]] = []
-    wanted: list[float] = []
-    weights: list[float] = []
+    equations = []
     for each in observations:
         if each.side == LOCAL or each.case == NOTHING:
             continue
@@ -143,38 +135,41 @@ def _fit(
             continue
         less = crowded[each.side] if _is_crowd(each) else 1.0
         beside_s = max(0.0, each.beside_s - others * each.step_s / each.workers)
-        for end, own, cpu_s in (
-            (_WORKER, "worker", each.worker_cpu_s / less - step_s),
-            (_PS, "ps", each.ps_cpu_s / less),
+        is_both = each.to_ps.bytes > 0 and each.to_worker.bytes > 0
+        for end, cpu_s, kernels_s in (
+            (_WORKER, each.worker_cpu_s / less - step_s, kernels.worker_s),
+            (_PS, each.ps_cpu_s / less, kernels.ps_s),
         ):
-            row = {column[each.side, what]: x for what, x in _amounts(each, end).items()}
-            known_s = 0.0
-            if each.model:
-                row[column[each.model, own]] = 1.0
-            else:
-                of_end = kernels.worker_s if end == _WORKER else kernels.ps_s
-                known_s = of_end(each.variables, each.moved_bytes)
-            rows.append(row)
+            amounts: dict[Hashable, float] = {
+                (each.side, cost): amount for cost, amount in _amounts(each, end).items()
+            }
             # The kernel works for the packets of both ends, charged to any process.
-            wanted.append(max(0.0, cpu_s + beside_s / less / 2 - known_s))
-            is_both = each.to_ps.bytes > 0 and each.to_worker.bytes > 0
-            weights.append((_WEIGHT_OF_BOTH if is_both else 1.0) / max(cpu_s, 1e-6))
-    found = _least_squares(rows, wanted, weights, len(names))
+            sum_s = cpu_s + beside_s / less / 2
+            if each.model:
+                amounts[each.model, end] = 1.0
+            else:
+                sum_s -= kernels_s(each.variables, each.moved_bytes)
+            weight = (_WEIGHT_OF_BOTH if is_both else 1.0) / max(cpu_s, 1e-6)
+            equations.append(_Equation(amounts, sum_s, weight))
+    found = _least_squares(equations)
+    costs = {}
+    for side in sorted({each.side for each in observations} - {LOCAL}):
+        of_transport: dict[str, Any] = {
+            cost: found.get((side, cost), 0.0) for cost in _TRANSPORT_COSTS
+        }
+        costs[side] = Costs(
+            step_cpu_s=step_s,
+            is_fused=side in (FUSED, EXACT),
+            has_flow_control=side == GRPC,
+            **of_transport,
+        )
     return Fitted(
-        costs={
-            side: from_document(
-                Costs,
-                {
-                    "step_cpu_s": step_s,
-                    "is_fused": side in (FUSED, EXACT),
-                    "has_flow_control": side == GRPC,
-                }
-                | {what: found[column[side, what]] for what in _COLUMNS},
-            )
-            for side in sides
-        },
+        costs=costs,
         kernels=kernels,
-        own_s={m: (found[column[m, "worker"]], found[column[m, "ps"]]) for m in models},
+        own_s={
+            model: (found[model, _WORKER], found[model, _PS])
+            for model in sorted({each.model for each in observations} - {""})
+        },
         crowded=crowded,
     )
 
@@ -205,7 +200,7 @@ def missed(expected_s: float, seen_s: float) -> float:
     return math.log(expected_s / seen_s) ** 2
 
 
-_COLUMNS = (
+_TRANSPORT_COSTS = (
     "request_worker_cpu_s",
     "request_ps_cpu_s",
     "tensor_send_cpu_s",
@@ -215,13 +210,13 @@ _COLUMNS = (
 )
 
 
-def _amounts(each: Observation, end: int) -> dict[str, float]:
+def _amounts(each: Observation, end: str) -> dict[str, float]:
     """The number of times that each cost occurs at one end of a step."""
     sent, received = each.to_ps, each.to_worker
     if end == _PS:
         sent, received = received, sent
     return {
-        ("request_worker_cpu_s", "request_ps_cpu_s")[end]: float(each.ps),
+        f"request_{end}_cpu_s": float(each.ps),
         "tensor_send_cpu_s": sent.tensors,
         "tensor_receive_cpu_s": received.tensors,
         "byte_send_cpu_s": sent.bytes,
@@ -231,11 +226,18 @@ def _amounts(each: Observation, end: int) -> dict[str, float]:
 
 def _kernels(observations: Sequence[Observation], step_s: float) -> Kernels:
     """A step with its variables on the worker costs kernels alone; half are what a ps would run."""
-    local = [each for each in observations if each.side == LOCAL]
-    rows = [{0: float(each.variables), 1: each.moved_bytes} for each in local]
-    wanted = [max(0.0, each.worker_cpu_s - step_s) for each in local]
-    weights = [1 / each.worker_cpu_s for each in local]
-    variable_s, byte_s = _least_squares(rows, wanted, weights, 2)
+    found = _least_squares(
+        [
+            _Equation(
+                {"variable": each.variables, "byte": each.moved_bytes},
+                each.worker_cpu_s - step_s,
+                1 / each.worker_cpu_s,
+            )
+            for each in observations
+            if each.side == LOCAL
+        ]
+    )
+    variable_s, byte_s = found.get("variable", 0.0), found.get("byte", 0.0)
     return Kernels(variable_s / 2, byte_s / 2, variable_s / 2, byte_s / 2)
 
 
@@ -243,19 +245,26 @@ def _nothing(observations: Iterable[Observation]) -> list[Observation]:
     return [each for each in observations if each.case == NOTHING]
 
 
-def _least_squares(
-    rows: Sequence[Mapping[int, float]],
-    wanted: Sequence[float],
-    weights: Sequence[float],
-    columns: int,
-) -> list[float]:
-    matrix: npt.NDArray[np.float64] = np.zeros((len(rows), columns))
-    for index, row in enumerate(rows):
-        for column, value in row.items():
-            matrix[index, column] = value
-    matrix *= np.asarray(weights)[:, None]
+@dataclass(frozen=True)
+class _Equation:
+    """Costs that occur so often, by their names, add up to so many seconds."""
+
+    amounts: Mapping[Hashable, float]
+    sum_s: float
+    weight: float
+
+
+def _least_squares(equations: Sequence[_Equation]) -> dict[Hashable, float]:
+    """The costs, none below zero, that solve the equations best."""
+    names = [*dict.fromkeys(name for each in equations for name in each.amounts)]
+    weights = np.array([each.weight for each in equations])
+    matrix = np.array(
+        [[each.amounts.get(name, 0.0) for name in names] for each in equations], float
+    )
+    matrix *= weights[:, None]
     # Counts and bytes differ by millions: unit columns keep the solver's tolerances meaningful.
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0] = 1.0
-    found, _ = nnls(matrix / scale, np.asarray(wanted) * np.asarray(weights))
-    return [float(each) for each in found / scale]
+    sums = np.array([max(0.0, each.sum_s) for each in equations])
+    found, _ = nnls(matrix / scale, sums * weights)
+    return dict(zip(names, (found / scale).tolist(), strict=True))

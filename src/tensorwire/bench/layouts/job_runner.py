@@ -27,19 +27,21 @@ class RunningJob:
     def __init__(self, connection: Connection, job: Job, poll_s: float) -> None:
         self._connection = connection
         self._job = job
-        self._poll_s = poll_s
+        self.poll_s = poll_s
         self._state = watch.observe(connection, job.name)
-        self._observed = time.monotonic()
 
-    def check(self) -> None:
-        """Observes the job if the last time was long ago.
+    def go_on(self, seconds: float) -> None:
+        """Lets the job run for some time, and observes it meanwhile.
 
         Raises:
             TensorwireError: a task has failed, or the training has ended.
         """
-        if time.monotonic() - self._observed < self._poll_s:
-            return
-        self._observed = time.monotonic()
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, self.poll_s))
+            self._observe()
+
+    def _observe(self) -> None:
         with contextlib.suppress(Unreachable):  # temporary; the callers have timeouts
             self._state = watch.observe(self._connection, self._job.name)
         if self._state.outcome == FAILED:

@@ -37,7 +37,6 @@ COMMAND = "k8s compare"
 
 _FIRST_STEPS = 10
 """Uncounted first steps of each worker, which create all variables and lazy resources."""
-_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ class LayoutSide(Side[None, LayoutResult]):
         )
         watcher.activity(f"{name}: observing it for {plan.seconds:g} s")
         before = running.metrics()
-        _keep_checking(running, plan.seconds)
+        running.go_on(plan.seconds)
         after = running.metrics()
         expected = {f"{task.job}:{task.index}" for task, _ in job.cluster.tasks()}
         if missing := expected - {each.name for each in before} & {each.name for each in after}:
@@ -175,7 +174,7 @@ def _wait_until_it_trains(
     roles = ("chief", "worker") if job.api == "estimator" else ("worker",)
     training = sum(len(job.cluster.jobs[role]) for role in roles)
     while True:
-        _keep_checking(running, _POLL_S)
+        running.go_on(running.poll_s)
         found = running.metrics()
         ready = sum(each.name.partition(":")[0] in roles and _trains(each) for each in found)
         if len(found) == expected and ready == training:
@@ -187,16 +186,6 @@ def _wait_until_it_trains(
             raise TensorwireError(
                 f"after {within_s:g} s {state.replace(',', ' and')}" + (f": {why}" if why else "")
             )
-
-
-def _keep_checking(running: RunningJob, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while True:
-        running.check()
-        left = until - time.monotonic()
-        if left <= 0:
-            return
-        time.sleep(min(left, _POLL_S))
 
 
 def _trains(task: TaskMetrics) -> bool:
