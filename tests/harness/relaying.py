@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from harness import relay
 from tensorwire.bench.lab import HostSettings, Lab, LabSettings
-from tensorwire.bench.lab.namespaces import Namespaces
-from tensorwire.bench.lab.network import NetworkUnavailable, Switch
+from tensorwire.bench.lab.network import Namespaces, NetworkUnavailable, Switch
 from tensorwire.errors import UsageError
 from tensorwire.owning_context import OwningContext
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from tensorwire.bench.lab import Host, HostSettings, Lab, LabSettings
-from tensorwire.bench.lab.namespaces import Namespaces
 from tensorwire.bench.lab.network import (
     BRIDGE,
+    Namespaces,
     Switch,
     control_of,
     interface_index,

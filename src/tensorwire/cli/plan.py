@@ -128,14 +128,13 @@ class PlanOptions:
 
     def job_changes(self) -> dict[str, Any]:
         """Fields of the job that options set."""
-        changes: dict[str, Any] = {"straggler_sigma": self.stragglers}
-        if self.sync:
-            changes["training"] = "sync"
-        if self.input_rate is not None:
-            changes["input_examples_per_s"] = self.input_rate
-        if self.worker_cpu_ms is not None:
-            changes["worker_cpu_s"] = self.worker_cpu_ms / 1e3
-        return changes
+        changes = {
+            "straggler_sigma": self.stragglers,
+            "training": "sync" if self.sync else None,
+            "input_examples_per_s": self.input_rate,
+            "worker_cpu_s": None if self.worker_cpu_ms is None else self.worker_cpu_ms / 1e3,
+        }
+        return {name: value for name, value in changes.items() if value is not None}
 
 
 @click.group(

@@ -26,8 +26,7 @@ from pathlib import Path
 from tensorwire.bench.lab import cgroups, network
 from tensorwire.bench.lab.cgroups import CpuGroup
 from tensorwire.bench.lab.cleanup import CleanupProcess
-from tensorwire.bench.lab.namespaces import Namespaces
-from tensorwire.bench.lab.network import NetworkUnavailable, Switch
+from tensorwire.bench.lab.network import Namespaces, NetworkUnavailable, Switch
 from tensorwire.bench.lab.settings import HostSettings, LabSettings
 from tensorwire.errors import TensorwireError
 from tensorwire.owning_context import OwningContext

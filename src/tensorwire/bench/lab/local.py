@@ -23,6 +23,7 @@ from tensorwire.bench.lab.cleanup import CleanupProcess
 from tensorwire.bench.lab.hosts import LOOPBACK, Host
 from tensorwire.bench.lab.ports import PortLease
 from tensorwire.errors import TensorwireError
+from tensorwire.owning_context import OwningContext
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_S = 0.05
@@ -145,7 +146,7 @@ class TaskProcess:
                 os.killpg(self.pid, signal_number)
 
 
-class LocalCluster:
+class LocalCluster(OwningContext):
     """Tasks of named jobs, each a process in its own session, on 127.0.0.1 or on a host of a lab.
 
     A context manager. On exit it ends every process that was started in it, including children of
@@ -186,27 +187,22 @@ class LocalCluster:
         self._token = uuid.uuid4().hex
         self._tasks: list[TaskProcess] = []
         self._directory: Path | None = None
-        self._cleanup_process: CleanupProcess | None = None
         self._claim: cleanup.Claim | None = None
 
-    def __enter__(self) -> LocalCluster:
+    def _open(self, held: contextlib.ExitStack) -> None:
         parent = Path(tempfile.gettempdir())
         cleanup.sweep(parent)
+        held.callback(self._lease.release)
         self._directory = parent / f"{cleanup.PREFIX}{self._token}"
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._lease.release)
-            # Started first, so that it removes the directory even if the next lines are
-            # interrupted.
-            self._cleanup_process = CleanupProcess(token=self._token, directory=self._directory)
-            undo.callback(self._cleanup_process.dismiss)
-            self._directory.mkdir(0o700)
-            undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
-            self._claim = cleanup.Claim(self._directory, self._token)
-            self.temporary.mkdir()
-            undo.pop_all()
-        return self
+        # Started first, so that it removes the directory even if the next lines are interrupted.
+        guard = CleanupProcess(token=self._token, directory=self._directory)
+        held.callback(guard.dismiss)
+        held.push(self._close)
+        self._directory.mkdir(0o700)
+        self._claim = cleanup.Claim(self._directory, self._token)
+        self.temporary.mkdir()
 
-    def __exit__(
+    def _close(
         self,
         exception_type: type[BaseException] | None,
         exception: BaseException | None,
@@ -227,9 +223,6 @@ class LocalCluster:
                 _LOGGER.warning("the tasks' logs are in %s", self.directory)
         else:
             shutil.rmtree(self.directory, ignore_errors=True)
-        if self._cleanup_process is not None:
-            self._cleanup_process.dismiss()
-        self._lease.release()
 
     def _address(self, job: str, index: int) -> str:
         host = self.host(job, index)
