@@ -133,7 +133,7 @@ class TestClosedForms:
         apart = predicted(job(), cluster, FREE)
         fused = predicted(job(), cluster, dataclasses.replace(FREE, is_fused=True))
         wire_s = 2 * 1e5 / GBIT
-        ps_s = job().ps_cpu_s
+        ps_s = sum(each.ps_cpu_s for each in job().variables)
         assert 1 / apart.bound_steps_per_s == pytest.approx(5e-3 + max(wire_s, ps_s), rel=1e-6)
         assert 1 / fused.bound_steps_per_s == pytest.approx(5e-3 + wire_s + ps_s, rel=1e-6)
         assert 1 / fused.steps_per_s == pytest.approx(1 / fused.bound_steps_per_s, rel=0.02)

@@ -84,7 +84,3 @@ class JobModel:
         """The same with other fields, with and without rewrites."""
         exact = None if self.exact is None else self.exact.having(**fields)
         return dataclasses.replace(self, **fields, exact=exact)
-
-    @property
-    def ps_cpu_s(self) -> float:
-        return sum(each.ps_cpu_s for each in self.variables)

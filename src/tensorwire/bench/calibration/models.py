@@ -1,8 +1,7 @@
 """The models of `tensorwire bench train` as jobs: what a step moves follows from their columns.
 
-A column's ids are sent once to each ps
-that looks it up, and the linear part has one gradient for all of its columns, so TensorFlow sends
-it once: both are counted with the first who needs them.
+A column's ids are sent once to each ps that looks it up, and the linear part has one gradient for
+all of its columns, so TensorFlow sends it once: both are counted with the first who needs them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from tensorwire.bench.models import MODELS
 from tensorwire.bench.models.wide_deep import HIDDEN_UNITS
 from tensorwire.placement.plan import Variable
-from tensorwire.plan.job import JobModel, JobVariable, Transfer
+from tensorwire.plan.job import NOTHING, JobModel, JobVariable, Transfer
 
 _FLOAT, _ID = 4, 8
 _ADAGRAD_SLOTS, _FTRL_SLOTS = 1, 2
@@ -54,37 +53,35 @@ def job_of(
     variables: list[JobVariable] = []
     counts = unique_ids(model, batch_size) if is_exact else (float(batch_size),) * len(columns)
 
-    def table(
-        name: str, rows: int, width: int, slots: int, count: float, asked: Transfer, pushed: float
+    def add(
+        name: str,
+        shape: tuple[int, ...],
+        slots: int,
+        asked: Transfer = NOTHING,
+        rows: float | None = None,
+        pushed: float = 1.0,
     ) -> None:
-        size = count * width * _FLOAT
-        variable = Variable(name, (rows, width), _FLOAT, slots * rows * width * _FLOAT)
+        """A variable, of which a step moves so many rows (None: all of it)."""
+        whole = math.prod(shape) * _FLOAT
+        size = whole if rows is None else rows * shape[1] * _FLOAT
+        variable = Variable(name, shape, _FLOAT, slots * whole)
         variables.append(
             JobVariable(variable, asked, Transfer(1, size), Transfer(pushed, pushed * size))
         )
 
-    def dense(name: str, shape: tuple[int, ...], slots: int) -> None:
-        size = _FLOAT * math.prod(shape)
-        moved = Transfer(1, size)
-        variables.append(
-            JobVariable(Variable(name, shape, _FLOAT, slots * size), Transfer(), moved, moved)
-        )
-
     for column, count in zip(columns, counts, strict=True):
-        ids = Transfer(1, count * _ID)
-        name, width = f"deep/{column.name}", column.embedding_dim
-        table(name, column.buckets, width, _ADAGRAD_SLOTS, count, ids, 1.0)
+        shape = (column.buckets, column.embedding_dim)
+        add(f"deep/{column.name}", shape, _ADAGRAD_SLOTS, Transfer(1, count * _ID), count)
     wide = [each for each in zip(columns, counts, strict=True) if each[0].is_wide]
     # Sums differ by column.
     pushed = 1.0 if is_exact else 1 / len(wide)
     for column, count in wide:
-        name = f"wide/{column.name}"
-        table(name, column.buckets, 1, _FTRL_SLOTS, count, Transfer(), pushed)
-    dense("wide/bias", (1,), _FTRL_SLOTS)
+        add(f"wide/{column.name}", (column.buckets, 1), _FTRL_SLOTS, NOTHING, count, pushed)
+    add("wide/bias", (1,), _FTRL_SLOTS)
     width = sum(column.embedding_dim for column in columns)
     for layer, units in enumerate((*HIDDEN_UNITS, 1)):
-        dense(f"deep/layer{layer}/kernel", (width, units), _ADAGRAD_SLOTS)
-        dense(f"deep/layer{layer}/bias", (units,), _ADAGRAD_SLOTS)
+        add(f"deep/layer{layer}/kernel", (width, units), _ADAGRAD_SLOTS)
+        add(f"deep/layer{layer}/bias", (units,), _ADAGRAD_SLOTS)
         width = units
     each_s = ps_cpu_s / len(variables)
     return JobModel(
