@@ -58,7 +58,7 @@ class LabJobRunner(JobRunner, OwningContext):
     @contextlib.contextmanager
     def run(self, job: Job) -> Iterator[RunningJob]:
         _check_memory(job)
-        nodes = servers(job.layout, job.groups)
+        nodes = len(servers(job.layout, job.groups))
         # Any group may be scheduled on any node.
         room = max(group.count for group in job.groups) + 2
         settings = [NodeSettings(f"node-{i}", pods=room) for i in range(nodes)]

@@ -63,6 +63,10 @@ class Unreachable(TensorwireError):
     """The cluster does not answer now, but may answer later."""
 
 
+class Withheld(TensorwireError):
+    """The cluster has no such kind of object, or the user may not do this with it."""
+
+
 class Connection:
     """A cluster, seen from one namespace. A context manager."""
 
@@ -96,17 +100,41 @@ class Connection:
         """The dynamic client's resource for a kind of object.
 
         Raises:
-            TensorwireError: the cluster has no such kind.
+            Withheld: the cluster has no such kind.
         """
         try:
             with self.explained():
                 return self._resources().get(api_version=api_version, kind=kind)
         except ResourceNotFoundError:
             if kind in _INSTALLED:
-                raise TensorwireError(
-                    f"the cluster has no {kind}: have {_INSTALLED[kind]}"
-                ) from None
-            raise TensorwireError(f"the cluster has no {kind} of {api_version}") from None
+                raise Withheld(f"the cluster has no {kind}: have {_INSTALLED[kind]}") from None
+            raise Withheld(f"the cluster has no {kind} of {api_version}") from None
+
+    def find(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Any:
+        """The object of that name as a plain dictionary; None if there is none.
+
+        Raises:
+            Withheld: the cluster has no such kind, or the user may not read it.
+        """
+        resource = self.resource(api_version, kind)
+        with self.explained():
+            try:
+                return resource.get(name=name, namespace=namespace or self.namespace).to_dict()
+            except API_ERRORS as error:
+                if error.status == 404:
+                    return None
+                raise
+
+    def list(self, api_version: str, kind: str, **selectors: str) -> Any:
+        """The objects of the namespace that the selectors choose, as plain dictionaries.
+
+        Raises:
+            Withheld: the cluster has no such kind, or the user may not list it.
+        """
+        resource = self.resource(api_version, kind)
+        with self.explained():
+            found = resource.get(namespace=self.namespace, **selectors)
+            return found.to_dict()["items"]
 
     def _resources(self) -> Any:
         if self._dynamic is None:
@@ -121,8 +149,9 @@ class Connection:
         try:
             yield
         except API_ERRORS as error:
-            kind = Unreachable if int(error.status or 0) in _TRY_AGAIN else TensorwireError
-            raise kind(explain(error, self.namespace)) from error
+            status = int(error.status or 0)
+            kinds = {403: Withheld, **dict.fromkeys(_TRY_AGAIN, Unreachable)}
+            raise kinds.get(status, TensorwireError)(explain(error, self.namespace)) from error
         except TRANSPORT_ERROR as error:
             raise Unreachable(self._unreachable(error)) from error
 

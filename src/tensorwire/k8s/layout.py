@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,23 +55,14 @@ def workers_per_node(layout: str, workers: int, ps: int, wanted: int | None) -> 
     return per_node
 
 
-def servers(layout: str, groups: Sequence[Group]) -> int:
-    """The number of nodes that the groups need."""
-    of_role = {role: sum(1 for g in groups if g.role == role) for role in ("worker", "ps")}
-    return of_role["worker"] + (of_role["ps"] if layout == ISOLATED else 0)
-
-
-def node_labels(layout: str, case: str, groups: Sequence[Group]) -> list[dict[str, str]]:
-    """The labels of each node of a labelled job: nodes of workers first, then nodes of ps.
+def servers(layout: str, groups: Iterable[Group]) -> list[Group]:
+    """A group of each node that a job needs: of the workers, and then, if isolated, of the ps.
 
     In the co-located layout, a node has the workers and the ps of the same index.
     """
-    return [
-        dict(group_labels(layout, case, group))
-        for role in (("worker", "ps") if layout == ISOLATED else ("worker",))
-        for group in groups
-        if group.role == role
-    ]
+    groups = list(groups)
+    roles = ("worker", "ps") if layout == ISOLATED else ("worker",)
+    return [group for role in roles for group in groups if group.role == role]
 
 
 def group_labels(layout: str, case: str, group: Group) -> Mapping[str, str]:
@@ -117,8 +108,14 @@ PUBLISHED = (
 )
 
 
-def read_cases(path: Path) -> tuple[JobCase, ...]:
-    """Reads the cases of a user's file. UsageError says what is wrong and shows the form."""
+def known_cases(path: Path | None) -> tuple[JobCase, ...]:
+    """The published cases, and those of a user's file.
+
+    Raises:
+        UsageError: what is wrong with the file, and its form.
+    """
+    if path is None:
+        return PUBLISHED
     try:
         import yaml  # which only tensorwire[k8s] brings, and `plan --case 1` does not need
 
@@ -131,10 +128,10 @@ def read_cases(path: Path) -> tuple[JobCase, ...]:
     if not isinstance(entries, list):
         raise UsageError(f"{path} has no list `cases`; its form: {_FORM}")
     try:
-        cases = tuple(_case(entry) for entry in entries)
+        cases = (*PUBLISHED, *map(_case, entries))
     except (ValueError, UsageError) as error:
         raise UsageError(f"{path}: {error}; its form: {_FORM}") from None
-    names = [case.name for case in (*PUBLISHED, *cases)]
+    names = [case.name for case in cases]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{path}: there are several cases {name}: use different names")
@@ -172,7 +169,7 @@ Labels = Mapping[str, str | None]
 _ALL = (SCENARIO_LABEL, CASE_LABEL, INDEX_LABEL, TYPE_LABEL)
 
 
-def plan(
+def plan_labels(
     case: JobCase, layout: str, nodes: Sequence[str], *, remove: bool = False
 ) -> dict[str, Labels]:
     """The labels to set on each node, and to remove from nodes of another case.
@@ -180,7 +177,7 @@ def plan(
     Raises:
         UsageError: there are too few nodes, or one is named twice.
     """
-    wanted = node_labels(layout, case.name, case.groups)
+    wanted = [group_labels(layout, case.name, group) for group in servers(layout, case.groups)]
     if len(set(nodes)) < len(nodes):
         raise UsageError("a node is named twice: each node is one server of the case")
     none: Labels = dict.fromkeys(_ALL)
@@ -191,7 +188,7 @@ def plan(
     return {node: {**none, **labels} for node, labels in zip(nodes, wanted, strict=False)}
 
 
-def command(node: str, labels: Labels) -> str:
+def label_command(node: str, labels: Labels) -> str:
     """The kubectl command that sets and removes these labels."""
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in labels.items()]
     return shlex.join(["kubectl", "label", "node", node, "--overwrite", *words])

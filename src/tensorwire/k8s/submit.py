@@ -15,7 +15,7 @@ import yaml
 
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s import watch
-from tensorwire.k8s.connection import API_ERRORS, JOB_LABEL, Connection
+from tensorwire.k8s.connection import API_ERRORS, JOB_LABEL, Connection, Withheld
 from tensorwire.k8s.job import Job
 from tensorwire.k8s.layout import Group
 from tensorwire.k8s.render import Manifest
@@ -65,14 +65,9 @@ def with_kept_token(connection: Connection, job: Job) -> Job:
     """
     if job.token is None:
         return job
-    secret = connection.resource("v1", "Secret")
-    with connection.explained():
-        try:
-            found = secret.get(name=job.token_secret, namespace=connection.namespace).to_dict()
-        except API_ERRORS as error:
-            if error.status == 404:
-                return job
-            raise
+    found = connection.find("v1", "Secret", str(job.token_secret))
+    if found is None:
+        return job
     labels, data = found["metadata"].get("labels") or {}, found.get("data") or {}
     if JOB_LABEL not in labels or "token" not in data:
         raise TensorwireError(
@@ -182,15 +177,8 @@ def delete(connection: Connection, name: str, timeout_s: float) -> list[str]:
 
 def _change(connection: Connection, manifest: Manifest) -> Change:
     kind, name = manifest["kind"], manifest["metadata"]["name"]
-    resource = connection.resource(manifest["apiVersion"], kind)
-    namespace = manifest["metadata"].get("namespace") or connection.namespace
-    before: Manifest | None = None
-    with connection.explained():
-        try:
-            before = resource.get(name=name, namespace=namespace).to_dict()
-        except API_ERRORS as error:
-            if error.status != 404:
-                raise
+    namespace = manifest["metadata"].get("namespace")
+    before: Manifest | None = connection.find(manifest["apiVersion"], kind, name, namespace)
     try:
         after = apply(connection, manifest, dry_run=True)
     except TensorwireError as error:
@@ -244,22 +232,15 @@ def _lines(manifest: Manifest) -> list[str]:
     return text.splitlines(keepends=True)
 
 
-def _objects(connection: Connection, api_version: str, kind: str, name: str) -> list[Any]:
+def _objects(connection: Connection, api_version: str, kind: str, name: str) -> Any:
     try:
-        resource = connection.resource(api_version, kind)
-    except TensorwireError:
-        return []  # for example a cluster without JobSet
-    with connection.explained():
-        try:
-            found = resource.get(
-                namespace=connection.namespace, label_selector=f"{JOB_LABEL}={name}"
-            )
-        except API_ERRORS as error:
-            # A user who may not list these objects has not created any.
-            if error.status == 403 and api_version.partition("/")[0] not in _OF_EVERYBODY:
-                return []
+        return connection.list(api_version, kind, label_selector=f"{JOB_LABEL}={name}")
+    except Withheld:
+        if api_version.partition("/")[0] in _OF_EVERYBODY:
             raise
-        return list(found.to_dict()["items"])
+        # The cluster has no such kind, such as JobSet; or the user may not list these objects, and
+        # then has not created any.
+        return []
 
 
 def _delete(connection: Connection, api_version: str, kind: str, found: Any) -> None:

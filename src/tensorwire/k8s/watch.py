@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import threading
@@ -16,6 +17,7 @@ from tensorwire.k8s.connection import (
     TRANSPORT_ERROR,
     Connection,
     Unreachable,
+    Withheld,
 )
 from tensorwire.k8s.state import JobMetrics, JobState, Progress, TaskState, job_state
 from tensorwire.metrics.task_metrics import TaskMetrics
@@ -38,15 +40,15 @@ def observe(connection: Connection, name: str) -> JobState:
         TensorwireError: there is no such job, or the cluster does not answer.
     """
     selector = f"{JOB_LABEL}={name}"
-    jobs = _list(connection, "batch/v1", "Job", label_selector=selector)
+    jobs = connection.list("batch/v1", "Job", label_selector=selector)
     if not jobs and not _is_to_come(connection, name):
         raise TensorwireError(
             f"there is no job {name} in namespace {connection.namespace}: submit it, or name its "
             "--namespace"
         )
-    pods = _list(connection, "v1", "Pod", label_selector=selector)
+    pods = connection.list("v1", "Pod", label_selector=selector)
     try:
-        events = _list(connection, "v1", "Event", field_selector="reason=FailedCreate")
+        events = connection.list("v1", "Event", field_selector="reason=FailedCreate")
     except TensorwireError:
         events = []  # without this permission, the state has less detail
     return job_state(jobs, pods, events)
@@ -116,6 +118,16 @@ def read_metrics(connection: Connection, state: JobState) -> JobMetrics | None:
     return JobMetrics(time.monotonic(), steps, moved) if heard else None
 
 
+def read_progress(connection: Connection, state: JobState, over_s: float) -> Progress | None:
+    """The progress of a job that goes on within `over_s` seconds; None if it cannot be read."""
+    before = read_metrics(connection, state) if state.outcome is None else None
+    if before is None:
+        return None
+    time.sleep(over_s)
+    after = read_metrics(connection, state)
+    return None if after is None else Progress.between(before, after)
+
+
 def metrics_of(connection: Connection, task: TaskState) -> TaskMetrics | None:
     """Metrics of a task, read through the API server; None if they cannot be read."""
     if task.pod is None:
@@ -177,13 +189,8 @@ def log(
             if error.status == 400:  # the kubelet has no container yet
                 raise TensorwireError(f"{task.name} has not started yet{_because(task)}") from None
             raise
-        rest = b""
-        for piece in answer.stream(1 << 16):
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                yield line.decode(errors="replace")
-        if rest:
-            yield rest.decode(errors="replace")
+        for line in answer:
+            yield line.decode(errors="replace").removesuffix("\n")
 
 
 def logs(
@@ -246,22 +253,7 @@ def _because(task: TaskState) -> str:
 def _is_to_come(connection: Connection, name: str) -> bool:
     """True if an object of that name exists whose controller has not created the Jobs yet."""
     for api_version, kind in _MAKERS:
-        try:
-            resource = connection.resource(api_version, kind)
-        except TensorwireError:
-            continue
-        with connection.explained():
-            try:
-                resource.get(name=name, namespace=connection.namespace)
+        with contextlib.suppress(Withheld):
+            if connection.find(api_version, kind, name) is not None:
                 return True
-            except API_ERRORS as error:
-                if error.status not in (403, 404):
-                    raise
     return False
-
-
-def _list(connection: Connection, api_version: str, kind: str, **selectors: str) -> list[Any]:
-    resource = connection.resource(api_version, kind)
-    with connection.explained():
-        found = resource.get(namespace=connection.namespace, **selectors)
-        return list(found.to_dict()["items"])

@@ -4,37 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rich.table import Table
-
 from tensorwire.k8s.layout import LAYOUTS, SCENARIOS, JobCase, servers
 from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState, Progress
+from tensorwire.report.section import Section, Table
 
 
-def cases_table(cases: Sequence[JobCase]) -> Table:
+def cases_section(cases: Sequence[JobCase]) -> Section:
     """One row per case and layout."""
-    table = Table(title="Cases", title_justify="left")
-    for heading in ("scenario", "layout", "case"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("servers", "workers", "ps", "workers a server"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for layout in LAYOUTS:
-        for case in cases:
-            numbers = (servers(layout, case.groups), case.workers, case.ps, case.workers_per_node)
-            table.add_row(SCENARIOS[layout], layout, case.name, *map(str, numbers))
-        table.add_section()
-    return table
+    columns = ["scenario", "layout", "case", "servers", "workers", "ps", "workers a server"]
+    groups = [
+        [
+            [
+                *(SCENARIOS[layout], layout, case.name, str(len(servers(layout, case.groups)))),
+                *map(str, (case.workers, case.ps, case.workers_per_node)),
+            ]
+            for case in cases
+        ]
+        for layout in LAYOUTS
+    ]
+    return Section("Cases", tables=[Table("Cases", columns, groups, text_columns=3)])
 
 
-def tasks_table(state: JobState) -> Table:
+def tasks_section(state: JobState) -> Section:
     """One row per task."""
-    table = Table(title_justify="left")
-    for heading in ("task", "phase", "restarts", "node", "pod"):
-        table.add_column(heading, no_wrap=True)
-    for task in state.tasks:
-        table.add_row(
-            task.name, task.phase, str(task.restarts or ""), task.node or "", task.pod or ""
-        )
-    return table
+    columns = ["task", "phase", "restarts", "node", "pod"]
+    rows = [
+        [task.name, task.phase, str(task.restarts or ""), task.node or "", task.pod or ""]
+        for task in state.tasks
+    ]
+    return Section("Tasks", tables=[Table("", columns, [rows], text_columns=len(columns))])
 
 
 def state_line(name: str, state: JobState, progress: Progress | None) -> str:

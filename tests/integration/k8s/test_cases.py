@@ -17,7 +17,7 @@ from k8s_cluster.manifests import by_kind
 from local_kubernetes.api import Object
 from tensorwire.k8s import submit
 from tensorwire.k8s.connection import Connection
-from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS, PUBLISHED, JobCase, plan
+from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS, PUBLISHED, JobCase, plan_labels
 from tensorwire.k8s.render import parse, render
 
 pytestmark = [pytest.mark.newest, pytest.mark.timeout(300, func_only=True)]
@@ -26,7 +26,7 @@ ROLE, GROUP = "app.kubernetes.io/component", "tensorwire/group"
 
 
 def servers(case: JobCase, layout: str) -> int:
-    return len(plan(case, layout, [f"node-{i}" for i in range(100)]))
+    return len(plan_labels(case, layout, [f"node-{i}" for i in range(100)]))
 
 
 def by_node(pods: list[Object]) -> dict[str, list[Object]]:
@@ -67,7 +67,7 @@ def test_a_case_is_accepted_and_placed_as_it_says(
     case = PUBLISHED[number - 1]
     count = servers(case, layout)
     names = [f"{cluster.namespace}-{i}" for i in range(count)]
-    wanted = plan(case, layout, names)
+    wanted = plan_labels(case, layout, names)
     labels = {node: {k: v for k, v in each.items() if v} for node, each in wanted.items()}
     of_nodes = labels if scheduling == "labels" else {}
     # With affinity there is one spare node, which must stay empty.

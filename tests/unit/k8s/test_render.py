@@ -18,7 +18,7 @@ from k8s_cluster.jobs import job, job_of_case, manifests
 from k8s_cluster.manifests import by_kind, jobs_of, pods_of, task_container
 from tensorwire.cluster import parse_tf_config, read_endpoint_map
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.k8s.layout import LAYOUTS, PUBLISHED, JobCase, find_case, read_cases
+from tensorwire.k8s.layout import LAYOUTS, PUBLISHED, JobCase, find_case, known_cases
 from tensorwire.k8s.pod_template import PodTemplate
 from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
 from tensorwire.k8s.spec import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resources, Script
@@ -494,7 +494,7 @@ def test_the_stream_falls_into_its_documents() -> None:
 def test_cases_of_the_users_own_join_the_published(tmp_path: Path) -> None:
     path = tmp_path / "cases.yaml"
     path.write_text("cases: [{name: small, workers: 4, ps: 2, workers_per_node: 2}]")
-    assert find_case("small", (*PUBLISHED, *read_cases(path))) == JobCase("small", 4, 2, 2)
+    assert find_case("small", known_cases(path)) == JobCase("small", 4, 2, 2)
     with pytest.raises(UsageError, match="there are 1, 2, 3, 4"):
         find_case("5", PUBLISHED)
 
@@ -513,7 +513,7 @@ def test_cases_of_the_users_own_join_the_published(tmp_path: Path) -> None:
 def test_a_wrong_file_of_cases_is_refused_with_its_name(text: str, tmp_path: Path) -> None:
     (tmp_path / "cases.yaml").write_text(text)
     with pytest.raises(UsageError, match=r"cases\.yaml"):
-        read_cases(tmp_path / "cases.yaml")
+        known_cases(tmp_path / "cases.yaml")
 
 
 def test_the_command_line_renders_what_was_asked(tensorwire: Any, tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorwire.cli.click_extensions import takes
-from tensorwire.cli.k8s.options import common, find_named_case, job_fields, taken
+from tensorwire.cli.k8s.options import common, job_fields, taken
 from tensorwire.cli.options import Output
 from tensorwire.errors import UsageError
 from tensorwire.k8s.job import Job
+from tensorwire.k8s.layout import find_case, known_cases
 from tensorwire.k8s.spec import Script
 from tensorwire.options import option
 from tensorwire.placement.plan import STRATEGIES
@@ -83,7 +84,7 @@ def comparison_options(command: Callable[..., Any]) -> Any:
     ) -> Any:
         from tensorwire.bench.layouts import layout_comparison
 
-        found = find_named_case(given.case, cases_file)
+        found = find_case(given.case, known_cases(cases_file))
         script = layout_comparison.hot_model()
         if given.script:
             script = Script.named(given.script, has_image=bool(given.image))

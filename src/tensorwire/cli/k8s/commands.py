@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tensorwire.cli.click_extensions import Number, options_of, takes
-from tensorwire.cli.k8s.options import (
-    cases_option,
-    common,
-    context_option,
-    find_named_case,
-    job_options,
-    name_argument,
-)
+from tensorwire.cli.k8s.options import common, job_options, on_cluster
 from tensorwire.cli.options import Output
 from tensorwire.dataclass_json import json_text, to_document
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import Job
+from tensorwire.k8s.layout import apply_labels, find_case, known_cases, label_command, plan_labels
+
+if TYPE_CHECKING:
+    from tensorwire.k8s.connection import Connection
 
 
 @click.command(epilog="Example: tensorwire k8s cases --cases mine.yaml")
-@cases_option
+@common("cases_file")
 @takes(Output, "output", "form")
 def cases(cases_file: Path | None, output: Output) -> None:
     """List the two scenarios (layouts) and their cases: those of the published test, and yours.
 
     A file of cases: {"cases": [{"name": "small", "workers": 4, "ps": 2, "workers_per_node": 2}]}
     """
-    from rich.console import Console
+    from tensorwire.report import terminal
+    from tensorwire.report.k8s import cases_section
 
-    from tensorwire.k8s.layout import PUBLISHED, read_cases
-    from tensorwire.report.k8s import cases_table
-
-    known = [*PUBLISHED, *(read_cases(cases_file) if cases_file else ())]
-    output.give(lambda: json_text({"cases": known}), lambda: Console().print(cases_table(known)))
+    known = known_cases(cases_file)
+    output.give(lambda: json_text({"cases": known}), lambda: terminal.show([cases_section(known)]))
 
 
 @click.command(
@@ -105,13 +102,13 @@ Examples:
   tensorwire k8s label --case 1 --nodes node-1 --apply"""
 )
 @click.option("--case", required=True, help="A published case (1 to 4), or one of --cases.")
-@cases_option
+@common("cases_file")
 @options_of(Job, ("layout",))
 @click.option("--nodes", "first_nodes", help="Nodes to label, separated by commas or blanks.")
 @click.argument("more_nodes", nargs=-1, metavar="[NODE]...")
 @click.option("--apply", is_flag=True, help="Label the nodes, instead of printing commands.")
 @click.option("--remove", is_flag=True, help="Remove the labels.")
-@context_option
+@common("context")
 def label(
     case: str,
     cases_file: Path | None,
@@ -127,19 +124,16 @@ def label(
     The labels are those of the published test: SCENCE (1 co-located, 2 isolated), CASE, INDEX of
     the server, and TYPE (worker or ps) in the isolated layout.
     """
-    from tensorwire.k8s.layout import command, plan
-
-    found = find_named_case(case, cases_file)
+    found = find_case(case, known_cases(cases_file))
     nodes = [*(first_nodes or "").replace(",", " ").split(), *more_nodes]
     if not nodes:
         raise UsageError("name the nodes: --nodes node-1,node-2 (`kubectl get nodes` lists them)")
-    wanted = plan(found, layout, nodes, remove=remove)
+    wanted = plan_labels(found, layout, nodes, remove=remove)
     if not apply:
         for node, labels in wanted.items():
-            click.echo(command(node, labels))
+            click.echo(label_command(node, labels))
         return
     from tensorwire.k8s.connection import Connection
-    from tensorwire.k8s.layout import apply_labels
 
     with Connection(context) as connection:
         apply_labels(connection, wanted)
@@ -208,57 +202,39 @@ def submit(
 
 
 @click.command(epilog="Example: tensorwire k8s status flights")
-@name_argument
-@common("namespace", "context")
+@on_cluster
 @click.option("--follow", is_flag=True, help="Follow the job to its end.")
 @common("interval")
 @takes(Output, "output", "form")
 def status(
-    name: str,
-    namespace: str | None,
-    context: str | None,
-    follow: bool,
-    interval: float,
-    output: Output,
+    connection: Connection, name: str, follow: bool, interval: float, output: Output
 ) -> None:
     """Show the tasks of the job NAME, their problems, and how fast the job trains.
 
     The exit status is 1 if the job has failed.
     """
-    import math
-    import time
-
-    from rich.console import Console
-
     from tensorwire.k8s import watch
-    from tensorwire.k8s.connection import Connection
-    from tensorwire.k8s.state import FAILED, Progress
-    from tensorwire.report.k8s import StateLines, state_line, tasks_table
+    from tensorwire.k8s.state import FAILED
+    from tensorwire.report import terminal
+    from tensorwire.report.k8s import StateLines, state_line, tasks_section
 
-    with Connection(context, namespace) as connection:
-        progress = None
-        if follow:
-            tell = StateLines(name, functools.partial(click.echo, err=output.is_json))
-            state = watch.wait(
-                connection, name, up_within_s=math.inf, interval_s=interval, tell=tell
-            )
-        else:
-            state = watch.observe(connection, name)
-            first = watch.read_metrics(connection, state) if state.outcome is None else None
-            if first is not None:
-                time.sleep(min(interval, 2.0))
-                second = watch.read_metrics(connection, state)
-                progress = Progress.between(first, second) if second else None
+    progress = None
+    if follow:
+        tell = StateLines(name, functools.partial(click.echo, err=output.is_json))
+        state = watch.wait(connection, name, up_within_s=math.inf, interval_s=interval, tell=tell)
+    else:
+        state = watch.observe(connection, name)
+        progress = watch.read_progress(connection, state, min(interval, 2.0))
 
-        def table() -> None:
-            Console().print(tasks_table(state))
-            lines = [state_line(name, state, progress), *state.all_troubles]
-            click.echo("\n  ".join(lines))
+    def table() -> None:
+        terminal.show([tasks_section(state)])
+        lines = [state_line(name, state, progress), *state.all_troubles]
+        click.echo("\n  ".join(lines))
 
-        if output.is_json or not follow:
-            output.give(lambda: json_text({**to_document(state), "progress": progress}), table)
-        if state.outcome == FAILED:
-            raise TensorwireError(watch.failure(connection, name, state))
+    if output.is_json or not follow:
+        output.give(lambda: json_text({**to_document(state), "progress": progress}), table)
+    if state.outcome == FAILED:
+        raise TensorwireError(watch.failure(connection, name, state))
 
 
 @click.command(
@@ -267,8 +243,7 @@ Examples:
   tensorwire k8s logs flights --tail 5
   tensorwire k8s logs flights --task worker:0 --follow"""
 )
-@name_argument
-@common("namespace", "context")
+@on_cluster
 @click.option(
     "--task", help="One task, such as worker:3, or all of a role, such as worker.  [default: all]"
 )
@@ -277,37 +252,29 @@ Examples:
 )
 @click.option("--follow", "-f", is_flag=True, help="Keep showing new lines, until Ctrl-C.")
 def logs(
-    name: str,
-    namespace: str | None,
-    context: str | None,
-    task: str | None,
-    tail: int | None,
-    follow: bool,
+    connection: Connection, name: str, task: str | None, tail: int | None, follow: bool
 ) -> None:
     """Show what the tasks of the job NAME print. Each line begins with the name of its task."""
     from tensorwire.k8s import watch
-    from tensorwire.k8s.connection import Connection
 
-    with Connection(context, namespace) as connection:
-        tasks = watch.find_tasks(watch.observe(connection, name), task)
-        if len(tasks) == 1:
-            for line in watch.log(connection, tasks[0], tail=tail, follow=follow):
-                click.echo(f"{tasks[0].name}: {line}")
-            return
-        for who, line in watch.logs(connection, tasks, tail=tail, follow=follow):
-            click.echo(f"{who.name}: {line}")
+    tasks = watch.find_tasks(watch.observe(connection, name), task)
+    if len(tasks) == 1:  # why it has no log is an error
+        for line in watch.log(connection, tasks[0], tail=tail, follow=follow):
+            click.echo(f"{tasks[0].name}: {line}")
+        return
+    for who, line in watch.logs(connection, tasks, tail=tail, follow=follow):
+        click.echo(f"{who.name}: {line}")
 
 
 @click.command(epilog="Example: tensorwire k8s scale flights --workers 8")
-@name_argument
 @click.option(
     "--workers",
     required=True,
     type=click.IntRange(min=1),
     help="How many workers are to run, at most the --max-workers of the job.",
 )
-@common("namespace", "context")
-def scale(name: str, workers: int, namespace: str | None, context: str | None) -> None:
+@on_cluster
+def scale(connection: Connection, name: str, workers: int) -> None:
     """Change how many workers of the job NAME run, without restarting a task.
 
     The job was submitted with --max-workers, and its script takes its data from a
@@ -315,16 +282,13 @@ def scale(name: str, workers: int, namespace: str | None, context: str | None) -
     The number of ps is fixed.
     """
     from tensorwire.k8s import submit as cluster
-    from tensorwire.k8s.connection import Connection
 
-    with Connection(context, namespace) as connection:
-        before = cluster.scale(connection, name, workers)
-        click.echo(f"{name}: {before} workers before, {workers} now")
+    before = cluster.scale(connection, name, workers)
+    click.echo(f"{name}: {before} workers before, {workers} now")
 
 
 @click.command(epilog="Example: tensorwire k8s delete flights")
-@name_argument
-@common("namespace", "context")
+@on_cluster
 @click.option(
     "--timeout",
     metavar="SECONDS",
@@ -333,17 +297,15 @@ def scale(name: str, workers: int, namespace: str | None, context: str | None) -
     show_default=True,
     help="Seconds to wait for the pods to be deleted.",
 )
-def delete(name: str, namespace: str | None, context: str | None, timeout: float) -> None:
+def delete(connection: Connection, name: str, timeout: float) -> None:
     """Remove all objects of the job NAME, and wait until its pods are gone.
 
     Removes all objects with the job's label. A job that does not exist is not an error.
     """
     from tensorwire.k8s import submit as cluster
-    from tensorwire.k8s.connection import Connection
 
-    with Connection(context, namespace) as connection:
-        removed = cluster.delete(connection, name, timeout)
-        for each in removed:
-            click.echo(f"removed {each}")
-        if not removed:
-            click.echo(f"there is nothing of {name} in namespace {connection.namespace}")
+    removed = cluster.delete(connection, name, timeout)
+    for each in removed:
+        click.echo(f"removed {each}")
+    if not removed:
+        click.echo(f"there is nothing of {name} in namespace {connection.namespace}")

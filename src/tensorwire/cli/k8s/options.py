@@ -7,17 +7,15 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tensorwire.cli.click_extensions import options_of
 from tensorwire.errors import UsageError
 from tensorwire.k8s.job import Job
+from tensorwire.k8s.layout import find_case, known_cases
 from tensorwire.options import option, options
-
-if TYPE_CHECKING:
-    from tensorwire.k8s.layout import JobCase
 
 
 @dataclass(frozen=True)
@@ -54,9 +52,18 @@ def common(*fields: str) -> Callable[[Any], Any]:
     return options_of(CommonOptions, fields)
 
 
-cases_option = common("cases_file")
-context_option = common("context")
-name_argument = click.argument("name")
+def on_cluster(command: Callable[..., Any]) -> Any:
+    """For a command about a job that was submitted: it gets its `name` and a `connection`."""
+
+    @functools.wraps(command)
+    def connected(*, namespace: str | None, context: str | None, **others: Any) -> Any:
+        from tensorwire.k8s.connection import Connection
+
+        with Connection(context, namespace) as connection:
+            return command(connection=connection, **others)
+
+    return click.argument("name")(common("namespace", "context")(connected))
+
 
 _OF_MANIFESTS = common("no_token", "namespace", "templates")
 _FIELDS = [each.field for each in options(Job)]
@@ -100,12 +107,6 @@ def taken(options: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "token": own, "namespace": options["namespace"]}
 
 
-def find_named_case(case: str, cases_file: Path | None) -> JobCase:
-    from tensorwire.k8s.layout import PUBLISHED, find_case, read_cases
-
-    return find_case(case, (*PUBLISHED, *(read_cases(cases_file) if cases_file else ())))
-
-
 def _sizes(
     case: str | None,
     cases_file: Path | None,
@@ -120,7 +121,7 @@ def _sizes(
         return {"workers": workers, "ps": ps, "wanted_workers_per_node": workers_per_node}
     if workers is not None or ps is not None:
         raise UsageError("a --case has its own numbers: leave --workers and --ps out")
-    found = find_named_case(case, cases_file)
+    found = find_case(case, known_cases(cases_file))
     return {
         "case": found.name,
         "workers": found.workers,
