@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorwire.k8s.job import Job
+from tensorwire.k8s.job import Job, Script
 from tensorwire.k8s.layout import JobCase
 from tensorwire.k8s.render import Manifest, parse, render
-from tensorwire.k8s.spec import Script
 
 SCRIPT = Script("/etc/tensorwire/train.py", "import tensorflow\n")
 

@@ -43,7 +43,7 @@ from local_kubernetes.node_lab import NodeLab, inside
 from local_kubernetes.volumes import NotMountable, PodFiles
 from tensorwire.bench.lab import Host, HostSettings, LocalCluster, TaskProcess
 from tensorwire.bench.lab.settings import MOST_HOSTS
-from tensorwire.k8s.spec import Resources
+from tensorwire.k8s.job import Resources
 from tensorwire.owning_context import OwningContext
 from tensorwire.plugin.cache import cache_folder
 

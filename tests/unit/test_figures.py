@@ -14,8 +14,8 @@ import pytest
 
 from tensorwire.doctor import evidence
 from tensorwire.doctor.rules import compute, network, placement, workers
+from tensorwire.k8s.job import Job, Resources
 from tensorwire.k8s.layout import PUBLISHED
-from tensorwire.k8s.spec import JobSpec, Resources
 
 pytestmark = pytest.mark.docs
 
@@ -49,7 +49,7 @@ def percent(share: float) -> str:
 
 def requests(workers: int, ps: int) -> str:
     """What the pods of a job request by default, keepers included."""
-    default = {each.name: each.default for each in fields(JobSpec)}
+    default = {each.name: each.default for each in fields(Job)}
     pod = (ROOT / "src/tensorwire/k8s/templates/pod.yaml.j2").read_text()
     (keeper,) = set(re.findall(r"requests: \{cpu: (\w+), memory: 64Mi\}", pod))
     cpu = workers * Resources(default["worker_cpu"], "1Gi").cores

@@ -124,7 +124,11 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
 
     def fail(message: str, exit_code: int) -> NoReturn:
         sys.stderr = stderr
-        _fail(name, message, exit_code, "debug" in chosen)
+        if "debug" in chosen:
+            traceback.print_exc()
+        prefix = f"{name}: " if exit_code == INTERRUPTED else f"{name}: error: "
+        click.echo(prefix + message, err=True)
+        sys.exit(exit_code)
 
     try:
         status = command.main(args=arguments, prog_name=name, standalone_mode=False, obj=chosen)
@@ -137,7 +141,9 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         click.echo(error.message, err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        fail(error.format_message().replace("\n", " ") + _hint(error), error.exit_code)
+        where = getattr(error, "ctx", None)
+        hint = f" (see `{where.command_path} --help`)" if where else ""
+        fail(error.format_message().replace("\n", " ") + hint, error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         fail("interrupted", INTERRUPTED)
     finally:
@@ -161,22 +167,6 @@ def end_in_order() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup makes SIGHUP ignored; keep that
             signal.signal(number, end)
-
-
-def _hint(error: click.ClickException) -> str:
-    """What helps with a wrong command line."""
-    where = getattr(error, "ctx", None)
-    if where is None:
-        return ""
-    return f" (see `{where.command_path} --help`)"
-
-
-def _fail(name: str, message: str, exit_code: int, debug: bool) -> NoReturn:
-    if debug:
-        traceback.print_exc()
-    prefix = f"{name}: " if exit_code == INTERRUPTED else f"{name}: error: "
-    click.echo(prefix + message, err=True)
-    sys.exit(exit_code)
 
 
 if __name__ == "__main__":

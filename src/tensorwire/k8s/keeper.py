@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorwire.k8s.state import may_come
+from tensorwire.k8s.state import condition, may_come
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _INTERVAL_S = 5.0
@@ -51,11 +51,9 @@ class Deciders:
         self._seen |= names
         ended = self._seen - names
         for job in jobs:
-            conditions = job.get("status", {}).get("conditions") or ()
-            states = {c["type"] for c in conditions if c.get("status") == "True"}
-            if "Failed" in states:
+            if condition(job, "Failed"):
                 return False
-            if "Complete" in states or may_come(job):  # nobody waits for who may come
+            if condition(job, "Complete") or may_come(job):  # nobody waits for who may come
                 ended.add(str(job["metadata"]["name"]))
         return len(ended) < self._expected
 

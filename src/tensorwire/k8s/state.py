@@ -92,7 +92,7 @@ def job_state(jobs: Sequence[Object], pods: Sequence[Object], events: Sequence[O
         role = _meta(job, "labels").get(_ROLE, "?")
         first = first_task(job)
         for index in range(first, first + int(job["spec"].get("completions") or 1)):
-            ended = _condition(job, "Complete") is not None
+            ended = condition(job, "Complete") is not None
             tasks.append(_task(role, index, by_task.get((role, index), []), ended))
     order = {"ps": 0, "chief": 1, "evaluator": 3}
     tasks.sort(key=lambda task: (order.get(task.role, 2), task.index))
@@ -120,19 +120,19 @@ def _meta(thing: Object, what: str) -> Mapping[str, str]:
     return thing["metadata"].get(what) or {}
 
 
-def _condition(thing: Object, kind: str) -> Object | None:
+def condition(thing: Object, kind: str) -> Object | None:
     """The condition of that type if it is true, else None."""
-    for condition in thing.get("status", {}).get("conditions") or ():
-        if condition["type"] == kind and condition["status"] == "True":
-            return condition  # type: ignore[no-any-return]
+    for each in thing.get("status", {}).get("conditions") or ():
+        if each["type"] == kind and each["status"] == "True":
+            return each  # type: ignore[no-any-return]
     return None
 
 
 def _outcome(jobs: Sequence[Object]) -> str | None:
     deciders = [job for job in jobs if _meta(job, "labels").get("tensorwire/decides") == "true"]
-    if any(_condition(job, "Failed") for job in jobs):
+    if any(condition(job, "Failed") for job in jobs):
         return FAILED
-    if deciders and all(_condition(job, "Complete") for job in deciders):
+    if deciders and all(condition(job, "Complete") for job in deciders):
         return SUCCEEDED
     return None
 
@@ -251,7 +251,7 @@ def _not_made(jobs: Sequence[Object], events: Sequence[Object]) -> Iterator[str]
     uids = {job["metadata"].get("uid"): job for job in jobs}
     for event in events:
         job = uids.get((event.get("involvedObject") or {}).get("uid"))
-        if job is None or event.get("reason") != "FailedCreate" or _condition(job, "Complete"):
+        if job is None or event.get("reason") != "FailedCreate" or condition(job, "Complete"):
             continue
         name, said = job["metadata"]["name"], _short(str(event.get("message") or ""))
         if "exceeded quota" in said:

@@ -106,16 +106,16 @@ def wait(
 
 def read_metrics(connection: Connection, state: JobState) -> JobMetrics | None:
     """Metrics of the job's ps, read through the API server; None if they cannot be read."""
-    steps, moved, heard = 0, 0, False
+    read = []
     for task in state.tasks:
-        if task.role != "ps" or task.phase != "ready":
-            continue
-        metrics = metrics_of(connection, task)
-        if metrics is None:
-            return None  # a sum over only some ps would give a wrong rate
-        steps, heard = max(steps, metrics.run_graphs + metrics.eager_calls), True
-        moved += sum(peer.tx_bytes + peer.rx_bytes for peer in metrics.peers)
-    return JobMetrics(time.monotonic(), steps, moved) if heard else None
+        if task.role == "ps" and task.phase == "ready":
+            if (metrics := metrics_of(connection, task)) is None:
+                return None  # a sum over only some ps would give a wrong rate
+            read.append(metrics)
+    if not read:
+        return None
+    moved = sum(peer.tx_bytes + peer.rx_bytes for metrics in read for peer in metrics.peers)
+    return JobMetrics(time.monotonic(), max(m.run_graphs + m.eager_calls for m in read), moved)
 
 
 def read_progress(connection: Connection, state: JobState, over_s: float) -> Progress | None:

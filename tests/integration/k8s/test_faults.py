@@ -15,8 +15,8 @@ from k8s_cluster.cluster import Cluster, Lab, eventually
 from k8s_cluster.jobs import job
 from tensorwire.k8s import submit, watch
 from tensorwire.k8s.connection import Connection
+from tensorwire.k8s.job import Script
 from tensorwire.k8s.render import parse, render
-from tensorwire.k8s.spec import Script
 from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState
 
 pytestmark = [pytest.mark.newest, pytest.mark.timeout(300, func_only=True)]

@@ -18,10 +18,10 @@ from k8s_cluster.jobs import job, job_of_case, manifests
 from k8s_cluster.manifests import by_kind, jobs_of, pods_of, task_container
 from tensorwire.cluster import parse_tf_config, read_endpoint_map
 from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.k8s.job import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resources, Script
 from tensorwire.k8s.layout import LAYOUTS, PUBLISHED, JobCase, find_case, known_cases
 from tensorwire.k8s.pod_template import PodTemplate
 from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
-from tensorwire.k8s.spec import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resources, Script
 
 # The other kinds are of add-ons; a real API server validates them in other tests.
 VALIDATED = (

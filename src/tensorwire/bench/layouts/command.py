@@ -14,9 +14,8 @@ from tensorwire.cli.click_extensions import takes
 from tensorwire.cli.k8s.options import common, job_fields, taken
 from tensorwire.cli.options import Output
 from tensorwire.errors import UsageError
-from tensorwire.k8s.job import Job
+from tensorwire.k8s.job import Job, Script
 from tensorwire.k8s.layout import find_case, known_cases
-from tensorwire.k8s.spec import Script
 from tensorwire.options import option
 from tensorwire.placement.plan import STRATEGIES
 

@@ -27,9 +27,8 @@ from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import JobEvidence
 from tensorwire.doctor.job_evidence import HostFacts, evidence_of
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.k8s.job import Job
+from tensorwire.k8s.job import CONFIG_FOLDER, Job, Script
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS, JobCase
-from tensorwire.k8s.spec import CONFIG_FOLDER, Script
 from tensorwire.metrics.rates import job_rates
 from tensorwire.metrics.task_metrics import IN, TaskMetrics, short_name
 
