@@ -26,7 +26,6 @@ def compare(
     image: str | None,
     templates: Path | None,
     link: str | None,
-    namespace: str | None,
     context: str | None,
     output: Output,
 ) -> None:
@@ -37,7 +36,7 @@ def compare(
     end_in_order()
     of_a_cluster = {
         "--image": image,
-        "--namespace": namespace,
+        "--namespace": plan.job.namespace,
         "--context": context,
         "--claim": plan.job.claims,
         "--token-secret": plan.job.own_token_secret,

@@ -489,9 +489,7 @@ class Job:
         In the script's arguments, {task_index} and {task_type} are replaced by the task's values,
         and {ps_hosts}, {worker_hosts}, {ps} and {workers} by the job's values.
         """
-        words = ["tensorwire", "run"]
-        if self.protocol:
-            words += ["--protocol", self.protocol]
+        words = ["tensorwire", "run", "--protocol", self.protocol]
         if self.tensor_fuse:
             words.append("--tensor-fuse")
         if self.exact_rewrites:

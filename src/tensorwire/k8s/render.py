@@ -77,17 +77,19 @@ def parse(text: str) -> list[Manifest]:
     return documents
 
 
-def documents(text: str) -> list[str]:
-    """The documents of the stream as text, including comments."""
-    return [d for d in re.split(r"^---$\n?", text, flags=re.MULTILINE) if d.strip()]
+def files(text: str) -> dict[str, str]:
+    """The documents of the stream as text, with comments, by a file name each.
 
+    Sorted names give the order of applying.
 
-def file_names(manifests: list[Manifest]) -> list[str]:
-    """A file name for each manifest; sorted names give the order of applying."""
-    return [
-        f"{number:03d}-{manifest['kind'].lower()}-{manifest['metadata']['name']}.yaml"
-        for number, manifest in enumerate(manifests)
-    ]
+    Raises:
+        TensorwireError: as `parse`.
+    """
+    documents = [d for d in re.split(r"^---$\n?", text, flags=re.MULTILINE) if d.strip()]
+    return {
+        f"{number:03d}-{each['kind'].lower()}-{each['metadata']['name']}.yaml": document
+        for number, (each, document) in enumerate(zip(parse(text), documents, strict=True))
+    }
 
 
 def copy_templates(folder: Path) -> list[Path]:

@@ -17,18 +17,6 @@ from rich.progress import (
 from tensorwire.owning_context import OwningContext
 
 
-class LogLines:
-    """Lines for a log, if there is no terminal; each distinct line is written once."""
-
-    def __init__(self) -> None:
-        self._written: set[str] = set()
-
-    def write(self, text: str) -> None:
-        if text not in self._written:
-            self._written.add(text)
-            print(text, file=sys.stderr, flush=True)
-
-
 class ProgressDisplay(OwningContext):
     """A context manager that shows the progress of the work.
 
@@ -41,7 +29,8 @@ class ProgressDisplay(OwningContext):
 
         `is_long`: False for work of a few seconds, which only a terminal shows.
         """
-        self._log = LogLines() if is_long else None
+        self._is_logged = is_long
+        self._logged: set[str] = set()
         self._activity = activity
         console = Console(stderr=True)
         self._bar: Progress | None = None
@@ -66,8 +55,9 @@ class ProgressDisplay(OwningContext):
         """Shows `text` as the current activity."""
         if self._bar is not None:
             self._bar.update(self._task, description=text)
-        elif self._log is not None:
-            self._log.write(text)
+        elif self._is_logged and text not in self._logged:
+            self._logged.add(text)
+            print(text, file=sys.stderr, flush=True)
 
     def advance(self, count: int = 1) -> None:
         """Adds `count` to the work that is done."""

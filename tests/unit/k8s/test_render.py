@@ -21,7 +21,7 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resources, Script
 from tensorwire.k8s.layout import LAYOUTS, PUBLISHED, JobCase, find_case, known_cases
 from tensorwire.k8s.pod_template import PodTemplate
-from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
+from tensorwire.k8s.render import TEMPLATES, copy_templates, files, parse, render
 
 # The other kinds are of add-ons; a real API server validates them in other tests.
 VALIDATED = (
@@ -488,7 +488,7 @@ def test_an_evaluator_is_told_the_cluster_without_being_of_it() -> None:
 
 def test_the_stream_falls_into_its_documents() -> None:
     text = render(job())
-    assert [yaml.safe_load(each) for each in documents(text)] == parse(text)
+    assert [yaml.safe_load(each) for each in files(text).values()] == parse(text)
 
 
 def test_cases_of_the_users_own_join_the_published(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorwire.cli.click_extensions import takes
-from tensorwire.cli.k8s.options import common, job_fields, taken
+from tensorwire.cli.k8s.commands import common, job_fields, taken
 from tensorwire.cli.options import Output
 from tensorwire.errors import UsageError
 from tensorwire.k8s.job import Job, Script
@@ -74,7 +74,7 @@ _OWN = (
 def comparison_options(command: Callable[..., Any]) -> Any:
     """The options of a comparison of layouts, on a cluster or in the lab of a clone.
 
-    The command gets `plan`, `image`, `templates`, `namespace`, `context` and `output`.
+    The command gets `plan`, `image`, `templates`, `context` and `output`.
     """
 
     @functools.wraps(command)
@@ -119,7 +119,6 @@ def compare(
     plan: LayoutComparison,
     image: str | None,
     templates: Path | None,
-    namespace: str | None,
     context: str | None,
     output: Output,
 ) -> None:
@@ -149,7 +148,7 @@ def compare(
 
     end_in_order()
     with (
-        Connection(context, namespace) as connection,
+        Connection(context, plan.job.namespace) as connection,
         ProgressDisplay(layout_comparison.COMMAND, plan.blocks) as progress,
     ):
         record = layout_comparison.run(plan, JobRunner(connection, templates), progress)

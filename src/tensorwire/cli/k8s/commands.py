@@ -1,25 +1,119 @@
-"""The commands of `tensorwire k8s`, except `compare`, which is of the laboratory."""
+"""The commands of `tensorwire k8s`, and options that they share; `compare` is of the laboratory."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+import secrets
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tensorwire.cli.click_extensions import Number, options_of, takes
-from tensorwire.cli.k8s.options import common, job_options, on_cluster
 from tensorwire.cli.options import Output
 from tensorwire.dataclass_json import json_text, to_document
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import Job
 from tensorwire.k8s.layout import apply_labels, find_case, known_cases, label_command, plan_labels
+from tensorwire.options import option, options
 
 if TYPE_CHECKING:
     from tensorwire.k8s.connection import Connection
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """Options of which each command has some, by `options_of`."""
+
+    case: str | None = option(None, "A published case (1 to 4), or one of --cases.")
+    cases_file: Path | None = option(
+        None, "A YAML file with cases of your own.", name="--cases", metavar="FILE"
+    )
+    workers: int | None = option(None, "Number of workers, with --ps instead of --case.", least=1)
+    ps: int | None = option(None, "Number of ps, with --workers instead of --case.", least=1)
+    no_token: bool = option(False, "No job token: any client can join.")
+    namespace: str | None = option(
+        None, "Namespace of the job.  [default: the kubeconfig's]", name="--namespace -n"
+    )
+    templates: Path | None = option(
+        None,
+        "A folder with templates of your own (see `tensorwire k8s templates`).",
+        metavar="DIR",
+        path="folder",
+    )
+    context: str | None = option(None, "Context of the kubeconfig.  [default: its current one]")
+    timeout: float = option(
+        900.0, "Seconds that the tasks may take to start.", metavar="SECONDS", least=1
+    )
+    interval: float = option(
+        5.0, "Seconds between two looks at the job.", metavar="SECONDS", least=0.1
+    )
+
+
+def common(*fields: str) -> Callable[[Any], Any]:
+    """Some of the `CommonOptions`; the command gets each as an argument."""
+    return options_of(CommonOptions, fields)
+
+
+def on_cluster(command: Callable[..., Any]) -> Any:
+    """For a command about a job that was submitted: it gets its `name` and a `connection`."""
+
+    @functools.wraps(command)
+    def connected(*, namespace: str | None, context: str | None, **others: Any) -> Any:
+        from tensorwire.k8s.connection import Connection
+
+        with Connection(context, namespace) as connection:
+            return command(connection=connection, **others)
+
+    return click.argument("name")(common("namespace", "context")(connected))
+
+
+_FIRST = ("name", "image", "script")
+
+
+def job_options(command: Callable[..., Any]) -> Any:
+    """The options that describe a job. The command gets `job` and `templates`."""
+
+    @functools.wraps(command)
+    def with_job(*, cases_file: Path | None, **given: Any) -> Any:
+        case, sizes = given["case"], (given["workers"], given["ps"])
+        if case is None and None in sizes:
+            raise UsageError("say how large the job is: --case NAME, or --workers and --ps")
+        if case is not None:
+            if sizes != (None, None):
+                raise UsageError("a --case has its own numbers: leave --workers and --ps out")
+            found = find_case(case, known_cases(cases_file))
+            given |= {"workers": found.workers, "ps": found.ps}
+            given["wanted_workers_per_node"] = (
+                given["wanted_workers_per_node"] or found.workers_per_node
+            )
+        return command(job=Job(**taken(given)), **given)
+
+    of_case = common("case", "cases_file", "workers", "ps")
+    return options_of(Job, _FIRST)(of_case(job_fields(_FIRST)(with_job)))
+
+
+def job_fields(without: Sequence[str]) -> Callable[[Any], Any]:
+    """The options of a job but some, for a command that uses `taken`."""
+    fields = [each.field for each in options(Job) if each.field not in without]
+    of_manifests = common("no_token", "namespace", "templates")
+    return lambda command: options_of(Job, fields)(of_manifests(command))
+
+
+def taken(given: dict[str, Any]) -> dict[str, Any]:
+    """Takes out of the given options those of a job; returns the fields of a Job."""
+    names = [each.name for each in dataclasses.fields(Job) if each.name in given]
+    fields = {name: given.pop(name) for name in names}
+    no_token, secret = given.pop("no_token"), fields["own_token_secret"]
+    if secret is not None and no_token:
+        raise UsageError("give --token-secret or --no-token")
+    own = None if no_token or secret is not None else secrets.token_hex(32)
+    return {**fields, "token": own}
 
 
 @click.command(epilog="Example: tensorwire k8s cases --cases mine.yaml")
@@ -54,7 +148,7 @@ Examples:
     type=click.Path(file_okay=False, path_type=Path),
     help="Write one file per object into this folder, instead of one stream.",
 )
-def render(job: Job, templates: Path | None, folder: Path | None, namespace: str | None) -> None:
+def render(job: Job, templates: Path | None, folder: Path | None) -> None:
     """Write a job's manifests, as one YAML stream or as one file per object.
 
     After -- come the script's own arguments. {task_index}, {task_type}, {ps_hosts}, {worker_hosts},
@@ -63,19 +157,17 @@ def render(job: Job, templates: Path | None, folder: Path | None, namespace: str
     from tensorwire.k8s import render as manifests
 
     text = manifests.render(job, templates)
-    parsed = manifests.parse(text)
+    files = manifests.files(text)
     if folder is None:
         click.echo(text, nl=False)
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, document in zip(
-            manifests.file_names(parsed), manifests.documents(text), strict=True
-        ):
+        for name, document in files.items():
             (folder / name).write_text(document, encoding="utf-8")
     except OSError as error:
         raise TensorwireError(f"cannot write into {folder}: {error.strerror}") from None
-    click.echo(f"{len(parsed)} objects in {folder}: kubectl apply -f {folder}")
+    click.echo(f"{len(files)} objects in {folder}: kubectl apply -f {folder}")
 
 
 @click.command(epilog="Example: tensorwire k8s templates mine, then k8s render --templates mine …")
@@ -155,7 +247,6 @@ Examples:
 def submit(
     job: Job,
     templates: Path | None,
-    namespace: str | None,
     context: str | None,
     dry_run: bool,
     follow: bool,
@@ -175,7 +266,7 @@ def submit(
     from tensorwire.k8s.state import FAILED
     from tensorwire.report.k8s import StateLines
 
-    with Connection(context, namespace) as connection:
+    with Connection(context, job.namespace) as connection:
         job = cluster.with_kept_token(connection, job)
         objects = manifests.parse(manifests.render(job, templates))
         changes = (cluster.preview if dry_run else cluster.submit)(connection, objects)
