@@ -85,7 +85,6 @@ class Connection:
         self.namespace = namespace or current
         self.api = _Client(settings)
         self.core = client.CoreV1Api(self.api)
-        self.batch = client.BatchV1Api(self.api)
         self._cache = tempfile.TemporaryDirectory(prefix="tensorwire-k8s-")
         self._dynamic: Any = None
 
@@ -263,18 +262,14 @@ def _settings(context: str | None, kubeconfig: Path | None) -> tuple[Any, str]:
         if context is None:
             with contextlib.suppress(ConfigException, OSError):
                 config.load_incluster_config(client_configuration=settings)
-                return settings, _pod_namespace()
+                path = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+                return settings, Path(path).read_text(encoding="utf-8").strip()
         raise UsageError(_no_config(error, context)) from None
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise UsageError(
             f"your kubeconfig cannot be read ({' '.join(str(error).split())}): check that "
             "KUBECONFIG or ~/.kube/config is the file that you got for the cluster"
         ) from None
-
-
-def _pod_namespace() -> str:
-    path = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-    return path.read_text(encoding="utf-8").strip()
 
 
 def _no_config(error: ConfigException, context: str | None) -> str:

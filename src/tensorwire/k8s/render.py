@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -112,11 +113,6 @@ def _quote(value: object) -> str:
 
 def _where(error: jinja2.TemplateError) -> str:
     """File and line of the innermost template."""
-    place = "a template"
-    traceback = error.__traceback__
-    while traceback is not None:
-        name = traceback.tb_frame.f_code.co_filename
-        if name.endswith(".j2"):
-            place = f"{name}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return place
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{each.filename}:{each.lineno}" for each in frames if each.filename.endswith(".j2")]
+    return places[-1] if places else "a template"

@@ -137,81 +137,71 @@ def _outcome(jobs: Sequence[Object]) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Pod:
-    """A pod, as the API server lists it."""
-
-    role: str
-    listed: Object
-
-    @property
-    def status(self) -> Object:
-        status: Object = self.listed.get("status", {})
-        return status
-
-    @property
-    def node(self) -> str | None:
-        node: str | None = self.listed.get("spec", {}).get("nodeName")
-        return node
-
-    @property
-    def containers(self) -> list[Object]:
-        """The states of its containers; a serving task is an init container."""
-        kinds = ("initContainerStatuses", "containerStatuses")
-        return [each for kind in kinds for each in self.status.get(kind) or ()]
-
-    @property
-    def phase(self) -> str:
-        """As in `TaskState`."""
-        if ended := {"Succeeded": SUCCEEDED, "Failed": FAILED}.get(self.status.get("phase", "")):
-            return ended
-        if any(each["name"] == "task" and each.get("ready") for each in self.containers):
-            return "lost" if self.is_lost else "ready"
-        return "starting" if self.node else "pending"
-
-    @property
-    def is_lost(self) -> bool:
-        """True if the controllers report as not ready what its kubelet reported as ready."""
-        conditions = self.status.get("conditions") or ()
-        said = [each["status"] for each in conditions if each["type"] == "Ready"]
-        return said not in ([], ["True"]) and all(each.get("ready") for each in self.containers)
-
-    @property
-    def trouble(self) -> str | None:
-        """Why it does not progress, and what to do; None if nothing is wrong."""
-        if self.is_lost:
-            return (
-                f"its node {self.node} does not answer: the task is replaced when the node is "
-                "back, or when the cluster's administrator removes the node (`kubectl delete node "
-                f"{self.node}`)"
-            )
-        for condition in self.status.get("conditions") or ():
-            if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-                return _unschedulable(self.role, str(condition.get("message") or ""))
-        for container in self.containers:
-            if trouble := _trouble_of_container(self.role, container):
-                return trouble
-        if self.status.get("phase") == "Failed":
-            said = self.status.get("message") or self.status.get("reason") or "it failed"
-            return _short(str(said))
-        return None
-
-
 def _task(role: str, index: int, pods: Sequence[Object], ended: bool) -> TaskState:
     if not pods:
         return TaskState(role, index, SUCCEEDED if ended else "absent")
-    newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
-    pod = _Pod(role, newest)
+    pod = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
+    phase = _phase(pod)
     return TaskState(
         role,
         index,
-        pod.phase,
-        pod=newest["metadata"]["name"],
-        node=pod.node,
-        metrics_port=int(_meta(newest, "annotations").get("prometheus.io/port", 9100)),
-        restarts=len(pods) - 1 + sum(int(c.get("restartCount") or 0) for c in pod.containers),
-        trouble=None if pod.phase in ("ready", SUCCEEDED) else pod.trouble,
+        phase,
+        pod=pod["metadata"]["name"],
+        node=_node(pod),
+        metrics_port=int(_meta(pod, "annotations").get("prometheus.io/port", 9100)),
+        restarts=len(pods) - 1 + sum(int(c.get("restartCount") or 0) for c in _containers(pod)),
+        trouble=None if phase in ("ready", SUCCEEDED) else _trouble(role, pod),
     )
+
+
+def _status(pod: Object) -> Object:
+    return pod.get("status") or {}
+
+
+def _node(pod: Object) -> str | None:
+    return pod.get("spec", {}).get("nodeName")  # type: ignore[no-any-return]
+
+
+def _containers(pod: Object) -> list[Object]:
+    """The states of its containers; a serving task is an init container."""
+    kinds = ("initContainerStatuses", "containerStatuses")
+    return [each for kind in kinds for each in _status(pod).get(kind) or ()]
+
+
+def _phase(pod: Object) -> str:
+    """As in `TaskState`."""
+    if ended := {"Succeeded": SUCCEEDED, "Failed": FAILED}.get(_status(pod).get("phase", "")):
+        return ended
+    if any(each["name"] == "task" and each.get("ready") for each in _containers(pod)):
+        return "lost" if _is_lost(pod) else "ready"
+    return "starting" if _node(pod) else "pending"
+
+
+def _is_lost(pod: Object) -> bool:
+    """True if the controllers report as not ready what its kubelet reported as ready."""
+    conditions = _status(pod).get("conditions") or ()
+    said = [each["status"] for each in conditions if each["type"] == "Ready"]
+    return said not in ([], ["True"]) and all(each.get("ready") for each in _containers(pod))
+
+
+def _trouble(role: str, pod: Object) -> str | None:
+    """Why a pod does not progress, and what to do; None if nothing is wrong."""
+    status = _status(pod)
+    if _is_lost(pod):
+        return (
+            f"its node {_node(pod)} does not answer: the task is replaced when the node is back, "
+            "or when the cluster's administrator removes the node (`kubectl delete node "
+            f"{_node(pod)}`)"
+        )
+    for each in status.get("conditions") or ():
+        if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":
+            return _unschedulable(role, str(each.get("message") or ""))
+    for container in _containers(pod):
+        if trouble := _trouble_of_container(role, container):
+            return trouble
+    if status.get("phase") == "Failed":
+        return _short(str(status.get("message") or status.get("reason") or "it failed"))
+    return None
 
 
 def _trouble_of_container(role: str, container: Object) -> str | None:

@@ -25,17 +25,19 @@ def section(plans: Sequence[PlacementPlan], unknown_operations: Sequence[str] = 
         f"{worst.strategy} with {_worst(worst):.2f} times."
     )
     held = [plan.bytes_per_ps for plan in plans]
-    charts = [_bars("Variables and slots on each ps", "MB", plans, held)]
-    each_ps = [_tasks("Variables and slots on each ps, MB", plans, held)]
     moved = [load for plan in plans if (load := plan.traffic_per_ps) is not None]
+    measures: list[tuple[str, str, Sequence[Sequence[float]]]]
+    measures = [("Variables and slots on each ps", "MB", held)]
     if moved:
-        charts.append(_bars("Traffic of each ps", "MB a step", plans, moved))
-        each_ps.append(_tasks("Traffic of each ps, MB a step", plans, moved))
+        measures.append(("Traffic of each ps", "MB a step", moved))
     return Section(
         title=f"{len(plans[0].variables)} variables on {plans[0].ps} ps",
         headline=headline if _worst(best) < _worst(worst) else "",
-        charts=charts,
-        tables=[*each_ps, _variables(plans)],
+        charts=[_bars(title, unit, plans, loads) for title, unit, loads in measures],
+        tables=[
+            *(_tasks(f"{title}, {unit}", plans, loads) for title, unit, loads in measures),
+            _variables(plans),
+        ],
         notes=[*_notes(plans), *_unknown(unknown_operations)],
         warnings=[_blame(plan) for plan in plans if _worst(plan) > _UNEVEN],
     )
@@ -55,9 +57,9 @@ def _notes(plans: Sequence[PlacementPlan]) -> list[str]:
     elif traffic is not None:
         unknown = [v.name for v in plans[0].variables if v.bytes and not traffic.knows(v.name)]
         if unknown:
-            names = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
             said.append(
-                f"the traffic of {len(unknown)} variables is unknown and not counted: {names}"
+                f"the traffic of {len(unknown)} variables is unknown and not counted: "
+                f"{_some(unknown)}"
             )
     return said
 
@@ -65,11 +67,14 @@ def _notes(plans: Sequence[PlacementPlan]) -> list[str]:
 def _unknown(kinds: Sequence[str]) -> list[str]:
     if not kinds:
         return []
-    names = ", ".join(kinds[:3]) + (", …" if len(kinds) > 3 else "")
     return [
-        f"this TensorFlow does not have the operations {names}, so no traffic is predicted and "
-        "variables of such operations (DeepRec's, TFRA's) are missing; --traffic uses a run's"
+        f"this TensorFlow does not have the operations {_some(kinds)}, so no traffic is predicted "
+        "and variables of such operations (DeepRec's, TFRA's) are missing; --traffic uses a run's"
     ]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def _worst(plan: PlacementPlan) -> float:
