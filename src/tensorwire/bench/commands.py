@@ -7,43 +7,21 @@ import click
 from tensorwire.cli.click_extensions import LazyGroup
 from tensorwire.cli.main import end_in_order
 
+_IN = "tensorwire.bench.experiments"
+
 COMMANDS = {
-    "all": (
-        "tensorwire.bench.experiments.all_layers:command",
-        "Measure every layer, from the link to training.",
-    ),
-    "tcp": (
-        "tensorwire.bench.experiments.tcp:command",
-        "Measure raw TCP, the upper limit, and iperf3 for comparison.",
-    ),
-    "rpc": (
-        "tensorwire.bench.experiments.rpc:command",
-        "Measure raw RPC without TensorFlow: grpc++ and gRPC.",
-    ),
-    "transfer": (
-        "tensorwire.bench.experiments.transfer:command",
-        "Move one tensor from worker to ps repeatedly.",
-    ),
+    "all": (f"{_IN}.all_layers:command", "Measure every layer, from the link to training."),
+    "tcp": (f"{_IN}.tcp:command", "Measure raw TCP, the upper limit, and iperf3 for comparison."),
+    "rpc": (f"{_IN}.rpc:command", "Measure raw RPC without TensorFlow: grpc++ and gRPC."),
+    "transfer": (f"{_IN}.transfer:command", "Move one tensor from worker to ps repeatedly."),
     "steps": (
-        "tensorwire.bench.experiments.steps:command",
+        f"{_IN}.steps:command",
         "Time steps that move little: one tiny tensor, and many small ones.",
     ),
-    "tails": (
-        "tensorwire.bench.experiments.tails:command",
-        "Time small steps while another worker moves large tensors.",
-    ),
-    "strategy": (
-        "tensorwire.bench.experiments.strategy:command",
-        "Schedule functions with a ParameterServerStrategy.",
-    ),
-    "serve": (
-        "tensorwire.bench.experiments.serve:command",
-        "Ask one ps for tensors from many clients.",
-    ),
-    "train": (
-        "tensorwire.bench.experiments.train:train",
-        "Train Wide & Deep with ps and workers of this machine.",
-    ),
+    "tails": (f"{_IN}.tails:command", "Time small steps while another worker moves large tensors."),
+    "strategy": (f"{_IN}.strategy:command", "Schedule functions with a ParameterServerStrategy."),
+    "serve": (f"{_IN}.serve:command", "Ask one ps for tensors from many clients."),
+    "train": (f"{_IN}.train:train", "Train Wide & Deep with ps and workers of this machine."),
 }
 
 
