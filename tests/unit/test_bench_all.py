@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from tensorwire.bench.experiments import all_layers
-from tensorwire.bench.experiments.all_layers import Layer
+from tensorwire.bench.experiments.all_layers import Layers
 from tensorwire.bench.experiments.runs import read
 from tensorwire.bench.experiments.transfer import TransferOfSizes, TransferResult
 from tensorwire.bench.frame.columns import StepMs
+from tensorwire.bench.frame.experiment import Experiment
 from tensorwire.bench.frame.hosts import HostPool
 from tensorwire.bench.frame.record import Ratio, Record, Result
 from tensorwire.bench.frame.tasks import Watcher
@@ -75,8 +77,8 @@ class StandIn:
     blocks: int = 3
 
 
-def layers(*runs: Run) -> dict[str, Layer]:
-    return {run.__name__: StandIn(run) for run in runs}
+def layers(*runs: Run) -> Layers:
+    return {run.__name__: cast(Experiment[Any, Any], StandIn(run)) for run in runs}
 
 
 def test_a_layer_that_fails_does_not_stop_the_others() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any
 
 import click
 
@@ -17,7 +17,8 @@ from tensorwire.bench.experiments.train import TrainResult
 from tensorwire.bench.experiments.transfer import TransferResult
 from tensorwire.bench.frame import columns, showing
 from tensorwire.bench.frame.columns import Column
-from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, open_host_pool
+from tensorwire.bench.frame.experiment import Experiment
+from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, link_mb_per_s, open_host_pool
 from tensorwire.bench.frame.options import SharedOptions, check_transport
 from tensorwire.bench.frame.record import Metric, Ratio, Record, Result
 from tensorwire.bench.frame.showing import times
@@ -35,7 +36,8 @@ from tensorwire.units import data_size, number
 COMMAND = "bench all"
 _RPC = "rpc"
 INTERRUPTED = "interrupted"
-SomeResult = TypeVar("SomeResult", bound=Result)
+Layers = dict[str, Experiment[Any, Any]]
+"""The experiments of a call, by their layers."""
 
 _NAMES = {
     "link": "Link",
@@ -91,18 +93,7 @@ class LayerResult(Result):
         return [showing.section(each, follows_others=True) for each in record.records]
 
 
-class Layer(Protocol):
-    """An experiment of the call."""
-
-    @property
-    def blocks(self) -> int:
-        """The number of `advance` calls that it makes."""
-
-    def run(self, watcher: Watcher, hosts: HostPool) -> Record[Any]:
-        """Measures."""
-
-
-def layers(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> dict[str, Layer]:
+def layers(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> Layers:
     """The experiments to run, in order; adds a note for what is left out to `notes`.
 
     `shared`: the protocols and the transport. The default is TCP, as between hosts: a layer can be
@@ -161,7 +152,7 @@ class _LayerWatcher:
 
 
 def run(
-    plan: Mapping[str, Layer],
+    plan: Layers,
     notes: Sequence[str],
     watcher: Watcher,
     hosts: HostPool = THIS_MACHINE,
@@ -222,57 +213,36 @@ def what_is_left(records: Sequence[Record[Result]]) -> list[LayerResult]:
         if layer != "iperf3":
             below[protocol] = mb_per_s
 
-    for name, rate in _lowest(records).items():
+    results = [result for record in records for result in record.results]
+    for name, rate in _lowest(records, results).items():
         add(name, rate)
-    moved = [
-        each
-        for each in _of_type(records, TransferResult)
-        if each.size_bytes <= transfer.BASELINE_BYTES
-    ]
-    size = max((round(each.data_mb * 1e6) for each in moved), default=transfer.BASELINE_BYTES)
-    for called in _of_type(records, RpcResult):
-        if called.message_size == size:
-            add("rpc", called.mb_per_s, called.protocol, size)
-    for each in moved:
-        if round(each.data_mb * 1e6) == size:
+    sizes = [round(each.size_bytes) for each in results if isinstance(each, TransferResult)]
+    fitting = [size for size in sizes if size <= transfer.BASELINE_BYTES]
+    size = max(fitting, default=transfer.BASELINE_BYTES)
+    for each in results:
+        if isinstance(each, RpcResult) and each.message_size == size:
+            add("rpc", each.mb_per_s, each.protocol, size)
+    for each in results:
+        if isinstance(each, TransferResult) and round(each.size_bytes) == size:
             add("transfer", each.mb_per_s, each.protocol, size)
-    for trained in _of_type(records, TrainResult):
-        if trained.wire_mb_per_step is not None:
-            add("train", trained.wire_mb_per_step * trained.steps_per_s, trained.protocol)
+    for each in results:
+        if isinstance(each, TrainResult) and each.wire_mb_per_step is not None:
+            add("train", each.wire_mb_per_step * each.steps_per_s, each.protocol)
     return found
 
 
-def _lowest(records: Sequence[Record[Result]]) -> dict[str, float]:
+def _lowest(records: Sequence[Record[Result]], results: Sequence[Result]) -> dict[str, float]:
     """MB/s of the layers below all protocols: the link, or memcpy if there is none; raw TCP."""
     rates: dict[str, float] = {}
     for record in records:
         rates |= record.baselines
+        if (link := link_mb_per_s(record.lab)) is not None:
+            rates["link"] = link
     # Several streams count if they are faster than one.
-    for streams in _of_type(records, TcpResult):
+    for streams in (each for each in results if isinstance(each, TcpResult)):
         name = "tcp" if streams.implementation == "tcp" else "iperf3"
         rates[name] = max(rates.get(name, 0.0), streams.mb_per_s)
-    link = next((rate for record in records if (rate := _link_mb_per_s(record)) is not None), None)
-    if link is not None:
-        rates["link"] = link
     return {name: rates[name] for name in ("link", "memcpy", "iperf3", "tcp") if name in rates}
-
-
-def _link_mb_per_s(record: Record[Result]) -> float | None:
-    """The slowest link of the lab; None if no link has a rate."""
-    if record.lab is None or not record.lab["network"]:
-        return None
-    rates = record.lab["rate_mbit_per_s"]
-    of_hosts = rates if isinstance(rates, list) else [rates]
-    return min((rate / 8 for rate in of_hosts if rate is not None), default=None)
-
-
-def _of_type(
-    records: Sequence[Record[Result]], result_type: type[SomeResult]
-) -> Iterator[SomeResult]:
-    for record in records:
-        for result in record.results:
-            if isinstance(result, result_type):
-                yield result
 
 
 def _section(suite: Record[LayerResult]) -> Section:

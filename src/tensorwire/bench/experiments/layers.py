@@ -11,7 +11,7 @@ from tensorwire.bench.experiments.rpc import RpcResult
 from tensorwire.bench.experiments.tcp import TcpResult
 from tensorwire.bench.experiments.transfer import TransferResult
 from tensorwire.bench.frame import several_hosts
-from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, open_host_pool
+from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, link_mb_per_s, open_host_pool
 from tensorwire.bench.frame.record import Record, Result
 from tensorwire.bench.frame.several_hosts import HostRole
 from tensorwire.bench.frame.tasks import Watcher
@@ -48,10 +48,8 @@ def measure_in(lab: str | None, watcher: Watcher) -> Layers:
     with open_host_pool(parse(lab) if lab else None) as hosts:
         records = measure(watcher, hosts)
         made = hosts.document
-    rate = made["rate_mbit_per_s"] if made is not None and made["network"] else None
     where = "two hosts of a lab" if made is not None else "both ends on this machine"
-    link = rate / 8 if isinstance(rate, (int, float)) else None
-    return layers_of(records, f"measured, {where}", link)
+    return _layers_of(records, f"measured, {where}", link_mb_per_s(made))
 
 
 def measure_between(ends: TwoEnds, watcher: Watcher) -> Layers | None:
@@ -67,10 +65,10 @@ def measure_between(ends: TwoEnds, watcher: Watcher) -> Layers | None:
     with several_hosts.lead(role, watcher) as hosts:
         records = measure(watcher, hosts)
     own = split_address(role.address)[0]
-    return layers_of(records, f"measured, from here to {ends.target}", _link_mb_per_s(own))
+    return _layers_of(records, f"measured, from here to {ends.target}", _nominal_mb_per_s(own))
 
 
-def layers_of(
+def _layers_of(
     records: Sequence[Record[Result]], source: str, link_mb_per_s: float | None = None
 ) -> Layers:
     """The rate of each layer in the records; the fastest one over several sizes or streams."""
@@ -103,7 +101,7 @@ def layers_of(
     )
 
 
-def _link_mb_per_s(own: str) -> float | None:
+def _nominal_mb_per_s(own: str) -> float | None:
     """Nominal speed of the interface that has this address."""
     for interface, addresses in psutil.net_if_addrs().items():
         if own.strip("[]") in {each.address for each in addresses}:

@@ -26,7 +26,7 @@ from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool
 from tensorwire.bench.frame.options import Call, experiment_command
 from tensorwire.bench.frame.record import Record, Result
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.tasks import TaskProcesses, Watcher
+from tensorwire.bench.frame.tasks import REQUEST_TIMEOUT_S, TaskProcesses, Watcher, patience_s
 from tensorwire.bench.lab.channel import Message
 from tensorwire.cli.options import CLIENT, SERVER
 from tensorwire.cluster import split_address
@@ -41,9 +41,6 @@ _LARGE_BYTES = 1_000_000
 _MOST_STREAMS = 4
 _ROUND_S = 0.3
 _LONGEST_ROUND = 300_000  # requests; the time of each is stored
-_SLOWEST_REQUESTS_PER_S = 100.0
-_SLOWEST_BYTES_PER_S = 20e6
-_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -265,12 +262,10 @@ class RpcVariant(TaskProcesses, Variant[None, RpcResult]):
     def _requests(self, requests: int) -> Message:
         plan = self._plan
         moved_bytes = requests * (plan.message_size + plan.response_size)
-        timeout_s = (
-            _PATIENCE_S + requests / _SLOWEST_REQUESTS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
-        )
+        timeout_s = patience_s(requests=requests, moved_bytes=moved_bytes)
         sizes = (plan.in_flight, plan.message_size, plan.response_size)
         load = Load(requests, *sizes, timeout_s)
-        return self.ask(CLIENT, "run", timeout_s + _PATIENCE_S, load=dataclasses.asdict(load))
+        return self.ask(CLIENT, "run", timeout_s + REQUEST_TIMEOUT_S, load=dataclasses.asdict(load))
 
     def result(self, case: Case[None], rounds: Rounds) -> RpcResult:
         plan = self._plan

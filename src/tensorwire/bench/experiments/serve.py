@@ -32,7 +32,7 @@ from tensorwire.bench.frame.hosts import HostPool
 from tensorwire.bench.frame.options import experiment_command
 from tensorwire.bench.frame.record import Record, Result
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.tasks import Watcher, request
+from tensorwire.bench.frame.tasks import REQUEST_TIMEOUT_S, Watcher, patience_s, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
 from tensorwire.bench.lab.ports import CLOSE_WAIT, ESTABLISHED, tcp_sockets
@@ -46,9 +46,7 @@ MOST_BYTES = 1 << 30
 _SKEWED_PARTS = np.array([0.1, 1.0, 6.4])
 _SKEWED_SHARES = (0.6, 0.3, 0.1)
 _WARM_UP_REQUESTS = 2000
-_CONNECT_TIMEOUT_S = 60.0
-_SLOWEST_REQUESTS_PER_S = 100.0
-_SLOWEST_BYTES_PER_S = 20e6
+_DISCONNECT_TIMEOUT_S = 60.0
 # Descriptors of a TensorFlow task other than its connections; about ten times the real number.
 _OTHER_DESCRIPTORS = 500
 _MOST_CLIENTS = 20_000
@@ -365,10 +363,10 @@ class ServeVariant(ClusterVariant[None, ServeResult]):
         begin = time.perf_counter()
         self.process("clients").stop()
         while left := connections_from(self._port, ps) + lanes_at(ps):
-            if time.perf_counter() - begin > _CONNECT_TIMEOUT_S:
+            if time.perf_counter() - begin > _DISCONNECT_TIMEOUT_S:
                 raise TensorwireError(
                     f"{left} connections of dead clients are open at the ps of {self.protocol} "
-                    f"after {_CONNECT_TIMEOUT_S:.0f} s"
+                    f"after {_DISCONNECT_TIMEOUT_S:.0f} s"
                 )
             time.sleep(0.005)
         return time.perf_counter() - begin
@@ -417,20 +415,16 @@ class ServeVariant(ClusterVariant[None, ServeResult]):
 
     def _ask_for(self, requests: int, bytes_to_come: int, senders: int) -> Message:
         plan = self._plan
-        patience_s = (
-            _CONNECT_TIMEOUT_S
-            + requests / _SLOWEST_REQUESTS_PER_S
-            + bytes_to_come / _SLOWEST_BYTES_PER_S
-        )
+        timeout_s = patience_s(requests=requests, moved_bytes=bytes_to_come)
         asked = self.ask(
             "clients",
             "run",
-            patience_s + _CONNECT_TIMEOUT_S,
+            timeout_s + REQUEST_TIMEOUT_S,
             step=self._step,
             count=requests,
             busy=senders,
             in_flight=plan.in_flight,
-            patience_s=patience_s,
+            patience_s=timeout_s,
         )
         if asked["bytes"] != bytes_to_come:
             raise TensorwireError(

@@ -23,7 +23,7 @@ from tensorwire.bench.frame.hosts import HostPool
 from tensorwire.bench.frame.options import experiment_command
 from tensorwire.bench.frame.record import Result
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.tasks import request
+from tensorwire.bench.frame.tasks import patience_s, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
 from tensorwire.errors import TensorwireError
@@ -91,8 +91,6 @@ FUNCTIONS: Mapping[str, int] = MappingProxyType({"read": 200, "tiny": 1000})
 _BOTH = "both"
 _WARM_UP = 20
 _WARM_UP_OF_A_BLOCK = 3
-_SLOWEST_FUNCTION_S = 1.0
-_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -147,8 +145,8 @@ class StrategyVariant(ClusterVariant[str, StrategyResult]):
 
     def _run(self, case: str, functions: int) -> float:
         self._functions += functions
-        patience_s = _TIMEOUT_S + functions * _SLOWEST_FUNCTION_S
-        measured = self.ask("chief", "run", patience_s, case=case, iters=functions)
+        timeout_s = patience_s(steps=functions)
+        measured = self.ask("chief", "run", timeout_s, case=case, iters=functions)
         if not measured["right"]:
             raise TensorwireError(
                 f"a scheduled function returned a wrong result over {self.protocol}: "

@@ -39,7 +39,7 @@ from tensorwire.bench.frame.hosts import HostPool
 from tensorwire.bench.frame.options import experiment_command
 from tensorwire.bench.frame.record import Record, Result
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.tasks import HostedTask, TaskProcesses, Watcher, request
+from tensorwire.bench.frame.tasks import HostedTask, TaskProcesses, Watcher, patience_s, request
 from tensorwire.bench.lab import LocalCluster
 from tensorwire.bench.lab.channel import Message
 from tensorwire.bench.lab.ports import listen, listening_ports
@@ -59,8 +59,6 @@ COPIES = 4
 """The number of buffers that all baselines together allocate."""
 _MOST_OF_IPERF3_BYTES = 1 << 20
 _WARM_UP_S = 0.1
-_SLOWEST_BYTES_PER_S = 1e6
-_PATIENCE_S = 60.0
 _SLACK_S = 30.0
 
 
@@ -110,11 +108,9 @@ class TcpTask(HostedTask):
         return {}
 
     @request
-    def run(self, iters: int, streams: int = 1, messages: int = 1) -> Message:
-        """Sends blocks of `messages` on `streams` streams; the receiver acknowledges each full
-        block.
-        """
-        descriptors = [stream.fileno() for stream in self._streams[:streams]]
+    def run(self, iters: int, messages: int) -> Message:
+        """Sends blocks of `messages` on each stream; the receiver acknowledges each full block."""
+        descriptors = [stream.fileno() for stream in self._streams]
         return {
             "step_s": [self._tcp.send(descriptors, self._buffers, messages) for _ in range(iters)]
         }
@@ -286,10 +282,10 @@ class OurStreams(_Raw):
 
     def _send_s(self, iters: int, messages: int) -> list[float]:
         """Seconds of each of `iters` blocks of `messages` on each stream."""
-        moved_bytes = self.plan.message_size * messages * self.streams
-        patience_s = _PATIENCE_S + moved_bytes / _SLOWEST_BYTES_PER_S
-        block = {"iters": iters, "streams": self.streams, "messages": messages}
-        return [float(each) for each in self.ask("sender", "run", patience_s, **block)["step_s"]]
+        moved_bytes = iters * messages * self.plan.message_size * self.streams
+        timeout_s = patience_s(steps=self.plan.seconds, moved_bytes=moved_bytes)
+        block = {"iters": iters, "messages": messages}
+        return [float(each) for each in self.ask("sender", "run", timeout_s, **block)["step_s"]]
 
 
 class Memcpy(_Raw):

@@ -15,9 +15,9 @@ from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool
 from tensorwire.bench.frame.showing import transport_of
 from tensorwire.bench.frame.task_host import first_line
 from tensorwire.bench.frame.tasks import (
-    REQUEST_TIMEOUT_S,
     HostedTask,
     TaskProcesses,
+    patience_s,
     request,
     used_cpu_s,
 )
@@ -29,8 +29,6 @@ from tensorwire.engine import data_port, second_data_port
 from tensorwire.errors import TensorwireError
 
 GRPCPP = "grpc++"
-_SLOWEST_MB_PER_S = 20.0
-_SLOWEST_STEP_S = 1.0
 
 
 class PluginTask(HostedTask):
@@ -216,7 +214,7 @@ class Tensors:
 
     def timeout_s(self, steps: int) -> float:
         """A timeout for `steps` steps that only a hanging task exceeds."""
-        return REQUEST_TIMEOUT_S + steps * (_SLOWEST_STEP_S + self.data_mb / _SLOWEST_MB_PER_S)
+        return patience_s(steps=steps, moved_bytes=steps * self.data_mb * 1e6)
 
 
 def one_tensor(size_bytes: int) -> Tensors:

@@ -95,6 +95,13 @@ def spread(hosts: Sequence[Host], jobs: Mapping[str, int]) -> dict[str, list[Hos
     return placed
 
 
+def link_mb_per_s(lab: LabDocument | None) -> float | None:
+    """The slowest link of a lab; None if no link has a rate."""
+    rates = lab["rate_mbit_per_s"] if lab is not None and lab["network"] else None
+    of_hosts = rates if isinstance(rates, list) else [rates]
+    return min((rate / 8 for rate in of_hosts if rate is not None), default=None)
+
+
 def lab_notes(lab: LabDocument | None) -> list[str]:
     """The hosts of the lab, and settings that could not be applied; empty without a lab."""
     if lab is None:

@@ -2,8 +2,9 @@
 
 One host *leads*: it measures, and runs the tasks of its own host as usual. Every other host runs an
 *agent*: it listens at its task's address for the leader, and starts the tasks that the leader
-requests. For each remote task, the leader runs a local `relay` process, which forwards standard
-input and output, like a remote shell. So an experiment does not know where its tasks are.
+requests. For each remote task, the leader runs a local relay, a process of this module, which
+forwards standard input and output, like a remote shell. So an experiment does not know where its
+tasks are.
 
 Each address HOST:PORT of --ps-hosts and --worker-hosts, or of --target, is where that host's agent
 listens. Its tasks listen at the next higher ports, one for each variant of the comparison, and at
@@ -22,6 +23,7 @@ import select
 import socket
 import struct
 import sys
+import threading
 import time
 import uuid
 from collections import Counter
@@ -37,14 +39,14 @@ from tensorwire.bench.frame.hosts import SERVING_JOBS, HostPool
 from tensorwire.bench.frame.tasks import Watcher, host_argv
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab import Host, LocalCluster, TaskProcess
-from tensorwire.bench.lab.channel import Message
+from tensorwire.bench.lab.channel import Message, TaskEnd
 from tensorwire.bench.lab.ports import listen
 from tensorwire.cli.options import CLIENT, SERVER, TwoEnds
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
 
-RELAY = "relay"
-ANSWER_S = 30.0
+_RELAY = "relay"
+_ANSWER_S = 30.0
 _STRANGER_S = 5.0
 _POLL_S = 0.2
 _APART = 100
@@ -52,7 +54,7 @@ _APART = 100
 _LONGEST_MESSAGE_BYTES = 1 << 20
 _TASK_NAME = re.compile(r"tensorwire(\.\w+)+:\w+")
 # Variables that an experiment sets for its tasks; all others come from the task's own host.
-ENVIRONMENT = frozenset(Setting("grpc").task_environment())
+_ENVIRONMENT = frozenset(Setting("grpc").task_environment())
 _STREAM_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # Keepalive detects a host that lost its power.
@@ -318,11 +320,11 @@ class RemoteHost(Host):
     """The host of one remote task, which an agent starts."""
 
     relay: str = ""
-    """JSON: the first argument of `relay`."""
+    """JSON: {"agent": address, "hello", "start"}, for `_relay`."""
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command that runs a task of this package there; `argv` is that of a task host."""
-        return [sys.executable, "-m", "tensorwire.bench.frame.relay", self.relay, argv[-1]]
+        return [sys.executable, "-m", __name__, self.relay, argv[-1]]
 
 
 class RemoteHostPool(HostPool):
@@ -360,7 +362,7 @@ class RemoteHostPool(HostPool):
             return Host(name, port=at)
         relay = {
             "agent": agent,
-            "hello": dataclasses.asdict(dataclasses.replace(self._role.hello, part=RELAY)),
+            "hello": dataclasses.asdict(dataclasses.replace(self._role.hello, part=_RELAY)),
             "start": {"session": self.session, "job": job, "index": index, "port": at},
         }
         return RemoteHost(name, port=at, is_this_machine=False, relay=json.dumps(relay))
@@ -436,7 +438,7 @@ def serve(role: HostRole, watcher: Watcher) -> None:
         watcher.activity(f"waiting for the {expected}")
         deadline = time.monotonic() + role.peer_timeout_s
         leader = stack.enter_context(accept_peer(server, role.hello, expected, deadline))
-        session = leader.receive(ANSWER_S)["session"]
+        session = leader.receive(_ANSWER_S)["session"]
         watcher.activity(f"serving the {expected}")
         started: list[_Started] = []
         while True:
@@ -447,7 +449,7 @@ def serve(role: HostRole, watcher: Watcher) -> None:
                         started.append(task)
             started = [each for each in started if not _has_ended(each)]
             try:
-                if leader.fileno() in readable and "done" in leader.receive(ANSWER_S):
+                if leader.fileno() in readable and "done" in leader.receive(_ANSWER_S):
                     return
             except PeerGone:
                 raise TensorwireError(f"the {expected} ended before it was done") from None
@@ -455,7 +457,7 @@ def serve(role: HostRole, watcher: Watcher) -> None:
 
 def _start(session: str, relay: Peer, stack: contextlib.ExitStack) -> _Started | None:
     """Starts a task whose standard input and output are the relay's connection from now on."""
-    wanted = relay.receive(ANSWER_S)
+    wanted = relay.receive(_ANSWER_S)
     if wanted.get("session") != session or not _TASK_NAME.fullmatch(str(wanted.get("task"))):
         relay.close()
         return None
@@ -463,13 +465,13 @@ def _start(session: str, relay: Peer, stack: contextlib.ExitStack) -> _Started |
     cluster = LocalCluster({job: index + 1}, {job: [Host("127.0.0.1", port=int(wanted["port"]))]})
     stack.enter_context(cluster)
     relay.send({})
-    give_up_deadlines(relay)
-    env = {name: str(v) for name, v in wanted["environment"].items() if name in ENVIRONMENT}
+    _give_up_deadlines(relay)
+    env = {name: str(v) for name, v in wanted["environment"].items() if name in _ENVIRONMENT}
     task = cluster.start(job, index, host_argv(wanted["task"]), env, stream=relay.fileno())
     return _Started(cluster, task, relay)
 
 
-def give_up_deadlines(peer: Peer) -> None:
+def _give_up_deadlines(peer: Peer) -> None:
     """For a connection that becomes the standard input and output of a task."""
     with socket.socket(fileno=os.dup(peer.fileno())) as stream:
         _set_deadlines(stream, 0)
@@ -497,3 +499,54 @@ def _has_ended(started: _Started) -> bool:
     if wanted:
         started.cluster.check()
     return True
+
+
+# --- the relay of one remote task --------------------------------------------------
+
+
+def _relay(where: str, task: str) -> int:
+    """Represents a task on another host; returns its exit status, after the end of its log.
+
+    What comes in at standard input goes to that task, and each line of the task is printed here.
+
+    Args:
+        where: `RemoteHost.relay`.
+        task: as for `task_host`.
+    """
+    end = TaskEnd()
+    wanted = json.loads(where)
+    agent = wanted["agent"]
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    try:
+        peer = call_peer(agent, Hello(**wanted["hello"]), f"agent at {agent}", _ANSWER_S)
+        peer.send({**wanted["start"], "task": task, "environment": environment})
+        peer.receive(_ANSWER_S)
+    except TensorwireError as error:
+        end.send({"error": str(error)})
+        return 1
+    _give_up_deadlines(peer)
+    stream = socket.socket(fileno=os.dup(peer.fileno()))
+    threading.Thread(target=_forward, args=(stream,), daemon=True).start()
+    for line in stream.makefile("rb"):
+        message = json.loads(line)
+        if "ended" in message:
+            sys.stderr.write(message["log"])
+            return int(message["ended"]) % 256
+        end.send(message)
+    sys.stderr.write(f"the agent at {agent} has ended\n")
+    return 1
+
+
+def _forward(stream: socket.socket) -> None:
+    try:
+        while data := os.read(0, 1 << 16):
+            stream.sendall(data)
+        stream.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # the other direction reports the reason
+
+
+if __name__ == "__main__":
+    code = _relay(*sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(code)  # a thread still waits for standard input

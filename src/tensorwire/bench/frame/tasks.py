@@ -24,6 +24,19 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _START_TIMEOUT_S = 600.0
 _OUR_LINES = "tensorwire: "
 REQUEST_TIMEOUT_S = 120.0
+_SLOWEST_REQUESTS_PER_S = 100.0
+_SLOWEST_STEP_S = 1.0
+_SLOWEST_BYTES_PER_S = 20e6
+
+
+def patience_s(*, requests: int = 0, steps: int = 0, moved_bytes: float = 0.0) -> float:
+    """A timeout for an amount of work that only a hanging task exceeds."""
+    return (
+        REQUEST_TIMEOUT_S
+        + requests / _SLOWEST_REQUESTS_PER_S
+        + steps * _SLOWEST_STEP_S
+        + moved_bytes / _SLOWEST_BYTES_PER_S
+    )
 
 
 def request(method: Method) -> Method:
