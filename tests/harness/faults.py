@@ -17,14 +17,7 @@ from pathlib import Path
 
 from harness.fault_task import FaultWorker, Table, Work
 from tensorwire.bench.experiments.tensors import ServerTask
-from tensorwire.bench.frame.tasks import (
-    Watcher,
-    answer,
-    ask,
-    send,
-    start_task,
-    wait_ready,
-)
+from tensorwire.bench.frame.tasks import TaskProcesses, Watcher
 from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.bench.lab.channel import Message
 from tensorwire.errors import TensorwireError
@@ -177,32 +170,27 @@ def running(job: FaultJob, watcher: Watcher) -> Iterator[RunningJob]:
         lab = stack.enter_context(Lab(LabSettings(settings)))
         hosts = {"ps": lab.hosts[: job.ps], "worker": lab.hosts[job.ps :]}
         counts = {"ps": job.ps, "worker": job.workers}
-        cluster = stack.enter_context(LocalCluster(counts, hosts))
+        cluster = LocalCluster(counts, hosts)
+        tasks = stack.enter_context(TaskProcesses(cluster))
         sockets = cluster.directory / "figures"
         sockets.mkdir()
-        tasks = [
-            _start(cluster, job, name, index, str(sockets))
-            for name, count in counts.items()
-            for index in range(count)
-        ]
-        for task in tasks:
-            tensorflow = wait_ready(cluster, task, watcher)["tensorflow"]
-        workers = [task for task in tasks if task.job == "worker"]
-        for task in workers:  # the first worker's session initializes the variables
-            ask(cluster, task, {"do": "open"}, _ANSWER_TIMEOUT_S)
-        for task in workers:
-            send(cluster, task, {"do": "train"})
-        for task in workers:
-            answer(cluster, task, _ANSWER_TIMEOUT_S)
+        for name, count in counts.items():
+            for index in range(count):
+                _start(tasks, job, name, index, str(sockets))
+        tasks.wait_started(watcher)
+        workers = [name for name in tasks.processes if name.startswith("worker")]
+        for worker in workers:  # the first worker's session initializes the variables
+            tasks.ask(worker, "open", _ANSWER_TIMEOUT_S)
+        tasks.ask_all(workers, "train", _ANSWER_TIMEOUT_S)
         endpoints = []
         if job.protocol == "grpc++":
-            endpoints = [_endpoint(cluster, task, str(sockets)) for task in tasks]
+            endpoints = [_endpoint(cluster, task, str(sockets)) for task in cluster.tasks]
         watcher.activity(f"looking at {job.name}")
         yield RunningJob(
             job=job,
-            tensorflow=tensorflow,
+            tensorflow=tasks.tensorflow or "",
             endpoints=endpoints,
-            hosts={task.name: cluster.host(task.job, task.index).name for task in tasks},
+            hosts={task.name: cluster.host(task.job, task.index).name for task in cluster.tasks},
             links_mb_per_s={
                 host.name: each.rate_bits_per_s / 8e6
                 for host, each in zip(lab.hosts, settings, strict=True)
@@ -213,11 +201,14 @@ def running(job: FaultJob, watcher: Watcher) -> Iterator[RunningJob]:
         cluster.check()
 
 
-def _start(
-    cluster: LocalCluster, job: FaultJob, name: str, index: int, sockets: str
-) -> TaskProcess:
+def _start(tasks: TaskProcesses, job: FaultJob, name: str, index: int, sockets: str) -> None:
     slow = job.slow_worker if (name, index) == ("worker", job.workers - 1) else None
-    setup: Message = {"spec": cluster.spec, "job": name, "index": index, "protocol": job.protocol}
+    setup: Message = {
+        "spec": tasks.cluster.spec,
+        "job": name,
+        "index": index,
+        "protocol": job.protocol,
+    }
     if name == "worker":
         setup |= {
             "tables": [dataclasses.asdict(table) for table in job.tables],
@@ -226,12 +217,9 @@ def _start(
             "filters": job.filters,
             "hook_every": job.hook_every,
         }
-    return start_task(
-        cluster,
-        name,
-        index,
+    tasks.start_task(
+        f"{name}:{index}",
         FaultWorker if name == "worker" else ServerTask,
-        setup,
         {
             "CUDA_VISIBLE_DEVICES": "-1",
             # The job stands for one on several machines, so no shared memory.
@@ -242,6 +230,7 @@ def _start(
             ),
             **job.environment,
         },
+        **setup,
     )
 
 

@@ -12,7 +12,7 @@ from tensorwire.bench.experiments.tcp import TcpTask, baselines
 from tensorwire.bench.experiments.tensors import one_tensor
 from tensorwire.bench.frame import several_hosts
 from tensorwire.bench.frame.several_hosts import HostRole
-from tensorwire.bench.frame.tasks import Unwatched, ask, host_argv
+from tensorwire.bench.frame.tasks import TaskProcesses, Unwatched
 from tensorwire.bench.lab.ports import PortLease
 from tensorwire.errors import TensorwireError
 
@@ -54,12 +54,10 @@ def test_what_goes_wrong_at_the_other_host_is_said_at_both(
     with (
         pytest.raises(TensorwireError, match=r"ps:0 ended with exit status 1(?s:.*)no_such_part"),
         several_hosts.lead(worker, Unwatched()) as host_pool,
-        host_pool.cluster({"ps": 1}) as cluster,
+        TaskProcesses(host_pool.cluster({"ps": 1})) as tasks,
     ):
-        task = cluster.start(
-            "ps", 0, host_argv(f"{TcpTask.__module__}:{TcpTask.__name__}"), channel=True
-        )
-        ask(cluster, task, {"no_such_part": 1})
+        tasks.start_task("ps", TcpTask, no_such_part=1)
+        tasks.wait_started(Unwatched())
     with pytest.raises(TensorwireError, match=r"ps:0 ended with exit status 1(?s:.*)no_such_part"):
         agent.result(30)
 

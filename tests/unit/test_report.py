@@ -129,7 +129,8 @@ def test_numbers_have_three_digits_and_no_exponent(value: float, text: str) -> N
 def test_the_transport_of_a_side_is_what_its_tasks_sent(
     socket_bytes: int, memory_bytes: int, used: str
 ) -> None:
-    assert showing.transport_used(socket_bytes, memory_bytes) == used
+    tasks = [{"tx_bytes": socket_bytes, "lent_bytes": 0.0}, {"lent_bytes": memory_bytes}]
+    assert showing.transport_of(tasks) == used
 
 
 def test_tables_name_the_transport() -> None:

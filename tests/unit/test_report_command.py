@@ -61,7 +61,7 @@ def test_one_record_looks_as_it_did_when_it_was_measured(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "transfer.json"
-    TRANSFER.write(path)
+    path.write_text(TRANSFER.to_json())
     status, out, _ = run(capsys, path, "--report", tmp_path / "page.html")
     assert status == 0
     assert "grpc++ moves 100 MB from worker to ps 2.00 times as fast as grpc." in out
@@ -72,7 +72,7 @@ def test_one_record_looks_as_it_did_when_it_was_measured(
 def test_runs_of_one_command_are_side_by_side_with_where_they_ran(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    TRANSFER.write(tmp_path / "before.json")
+    (tmp_path / "before.json").write_text(TRANSFER.to_json())
     second: Any = TRANSFER.results[1]
     faster = dataclasses.replace(
         TRANSFER,
@@ -81,7 +81,7 @@ def test_runs_of_one_command_are_side_by_side_with_where_they_ran(
         version="9.9.9",
         host=Machine("Xeon", 64, "6.9"),
     )
-    faster.write(tmp_path / "after.json")
+    (tmp_path / "after.json").write_text(faster.to_json())
     status, out, _ = run(
         capsys,
         tmp_path / "before.json",
@@ -105,7 +105,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         paths.append(tmp_path / folder / "transfer.json")
-        TRANSFER.write(paths[-1])
+        paths[-1].write_text(TRANSFER.to_json())
     _, out, _ = run(capsys, *paths)
     assert "a/transfer" in out and "b/transfer" in out
 
@@ -113,8 +113,8 @@ def test_files_of_one_name_are_told_apart_by_their_folders(
 def test_different_commands_are_shown_one_after_the_other(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    TRANSFER.write(tmp_path / "transfer.json")
-    TRAIN.write(tmp_path / "train.json")
+    (tmp_path / "transfer.json").write_text(TRANSFER.to_json())
+    (tmp_path / "train.json").write_text(TRAIN.to_json())
     status, out, _ = run(capsys, tmp_path / "transfer.json", tmp_path / "train.json")
     assert status == 0
     assert "Tensor transfer, 100 MB" in out and "Wide & Deep on flights" in out
@@ -122,7 +122,7 @@ def test_different_commands_are_shown_one_after_the_other(
 
 def test_a_suite_survives_its_json_and_is_a_record_too(tmp_path: Path) -> None:
     path = tmp_path / "all.json"
-    SUITE.write(path)
+    path.write_text(SUITE.to_json())
     assert read(path) == SUITE
     document = json.loads(path.read_text())
     assert document["command"] == "bench all"

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tensorwire.bench.frame.task_host import answers, task_type
-from tensorwire.bench.frame.tasks import answer, ask, host_argv
+from tensorwire.bench.frame.tasks import TaskProcesses, host_argv
 from tensorwire.bench.lab import LocalCluster
-from tensorwire.bench.lab import TaskProcess as Process
 from tensorwire.bench.lab.channel import Message
 from tensorwire.errors import TensorwireError
 
@@ -45,31 +44,30 @@ class Adder(HostedTask):
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[tuple[LocalCluster, Process]]:
+def tasks(tmp_path: Path) -> Iterator[TaskProcesses]:
     (tmp_path / "adder.py").write_text(TASK)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with LocalCluster({"adder": 1}) as cluster:
+    with TaskProcesses(LocalCluster({"adder": 1})) as tasks:
         argv = host_argv("adder:Adder")
-        started = cluster.start("adder", 0, argv, {"PYTHONPATH": path}, channel=True)
-        started.channel.send({"start": 40})
-        assert answer(cluster, started, 60.0)["pid"] == started.pid
-        yield cluster, started
+        started = tasks.cluster.start("adder", 0, argv, {"PYTHONPATH": path}, channel=True)
+        tasks.processes["adder:0"] = started
+        tasks.send("adder", {"start": 40})
+        assert tasks.answer("adder", 60.0)["pid"] == started.pid
+        yield tasks
 
 
 def test_requests_are_answered_one_by_one_and_some_by_several_messages(
-    process: tuple[LocalCluster, Process],
+    tasks: TaskProcesses,
 ) -> None:
-    assert ask(*process, {"do": "add", "number": 2}) == {"total": 42}
-    assert ask(*process, {"do": "count", "to": 2}) == {"number": 0}
-    assert answer(*process, 60.0) == {"number": 1}
+    assert tasks.ask("adder", "add", number=2) == {"total": 42}
+    assert tasks.ask("adder", "count", to=2) == {"number": 0}
+    assert tasks.answer("adder", 60.0) == {"number": 1}
 
 
-def test_an_error_that_a_user_can_mend_is_answered_and_ends_the_task(
-    process: tuple[LocalCluster, Process],
-) -> None:
+def test_an_error_that_a_user_can_mend_is_answered_and_ends_the_task(tasks: TaskProcesses) -> None:
     with pytest.raises(TensorwireError, match="adder:0: there is no such thing"):
-        ask(*process, {"do": "refuse"})
-    assert process[1].process.wait(60) == 1
+        tasks.ask("adder", "refuse")
+    assert tasks.process("adder").process.wait(60) == 1
 
 
 @pytest.mark.parametrize(
@@ -85,16 +83,15 @@ def test_an_error_that_a_user_can_mend_is_answered_and_ends_the_task(
     ids=str,
 )
 def test_a_request_that_the_task_does_not_take_ends_it(
-    process: tuple[LocalCluster, Process], message: Message
+    tasks: TaskProcesses, message: Message
 ) -> None:
     with pytest.raises(TensorwireError, match=r"adder:0 ended with exit status 1(?s:.*)Error"):
-        ask(*process, message)
+        tasks.send("adder", message)
+        tasks.answer("adder", 60.0)
 
 
-def test_a_task_ends_with_its_starter_whatever_it_does(
-    process: tuple[LocalCluster, Process],
-) -> None:
-    _, started = process
+def test_a_task_ends_with_its_starter_whatever_it_does(tasks: TaskProcesses) -> None:
+    started = tasks.process("adder")
     started.channel.send({"do": "sleep"})
     assert started.process.stdin is not None
     started.process.stdin.close()

@@ -20,7 +20,7 @@ from tensorwire.bench.frame.columns import Column
 from tensorwire.bench.frame.experiment import Experiment
 from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, link_mb_per_s, open_host_pool
 from tensorwire.bench.frame.options import SharedOptions, check_transport
-from tensorwire.bench.frame.record import Metric, Ratio, Record, Result
+from tensorwire.bench.frame.record import Metric, Ratio, Record, Result, words
 from tensorwire.bench.frame.showing import times
 from tensorwire.bench.frame.statistics import NoiseWatch
 from tensorwire.bench.frame.tasks import Watcher
@@ -58,6 +58,7 @@ class LayerResult(Result):
     figure = "mb_per_s"
     title = "What is left of the link at each layer (MB = 10^6 bytes)"
     subject = "layer"
+    of = words("Layer {0.layer}")
 
     layer: str
     """"link" or, on one machine, "memcpy"; "iperf3", "tcp", "rpc", "transfer", "train"."""
@@ -77,16 +78,45 @@ class LayerResult(Result):
         return _NAMES[self.layer]
 
     @property
-    def of(self) -> str:
-        return f"Layer {self.layer}"
-
-    @property
     def metric(self) -> Metric:
         return dataclasses.replace(super().metric, variant=self.protocol or "raw")
 
     @classmethod
     def section(cls, record: Record[Any]) -> Section:
-        return _section(record)
+        results = record.results
+        stages = [
+            WaterfallStage(
+                r.name if r.protocol is None else f"{r.name}, {r.protocol}",
+                r.mb_per_s,
+                r.protocol or "raw",
+                None if not r.of_layer_below else r.mb_per_s / r.of_layer_below,
+            )
+            for r in results
+        ]
+        notes = [
+            "The protocols of one layer took turns. The layers ran one after the other, so other "
+            "load on the machine may explain a part of the change from one layer to the next."
+        ]
+        if any(r.layer == "train" for r in results):
+            notes.append(
+                "Training: the traffic of the tasks during training. This is what the model needs "
+                "at the reached speed, not what the layer below could carry."
+            )
+        chart = Waterfall(
+            "MB a second at each layer, and the change from the layer below",
+            "MB/s",
+            stages,
+            "MB = 10^6 bytes. Pale: what the layer below carries.",
+        )
+        return Section(
+            "From the link to training",
+            " ".join([*_tensors(record), *_left_of_tcp(results)]),
+            charts=[chart] if results else [],
+            tables=[columns.table(LayerResult.title, results, {})] if results else [],
+            notes=[*record.notes, *notes],
+            # The further lines of a failure are the end of a log; the JSON contains them.
+            warnings=[f"{layer}: {why.splitlines()[0]}" for layer, why in record.failures.items()],
+        )
 
     @staticmethod
     def details(record: Record[Any]) -> Sequence[Section]:
@@ -243,43 +273,6 @@ def _lowest(records: Sequence[Record[Result]], results: Sequence[Result]) -> dic
         name = "tcp" if streams.implementation == "tcp" else "iperf3"
         rates[name] = max(rates.get(name, 0.0), streams.mb_per_s)
     return {name: rates[name] for name in ("link", "memcpy", "iperf3", "tcp") if name in rates}
-
-
-def _section(suite: Record[LayerResult]) -> Section:
-    results = suite.results
-    stages = [
-        WaterfallStage(
-            r.name if r.protocol is None else f"{r.name}, {r.protocol}",
-            r.mb_per_s,
-            r.protocol or "raw",
-            None if not r.of_layer_below else r.mb_per_s / r.of_layer_below,
-        )
-        for r in results
-    ]
-    notes = [
-        "The protocols of one layer took turns. The layers ran one after the other, so other load "
-        "on the machine may explain a part of the change from one layer to the next."
-    ]
-    if any(r.layer == "train" for r in results):
-        notes.append(
-            "Training: the traffic of the tasks during training. This is what the model needs at "
-            "the reached speed, not what the layer below could carry."
-        )
-    chart = Waterfall(
-        "MB a second at each layer, and the change from the layer below",
-        "MB/s",
-        stages,
-        "MB = 10^6 bytes. Pale: what the layer below carries.",
-    )
-    return Section(
-        "From the link to training",
-        " ".join([*_tensors(suite), *_left_of_tcp(results)]),
-        charts=[chart] if results else [],
-        tables=[columns.table(LayerResult.title, results, {})] if results else [],
-        notes=[*suite.notes, *notes],
-        # The further lines of a failure are the end of a log; the JSON contains them.
-        warnings=[f"{layer}: {why.splitlines()[0]}" for layer, why in suite.failures.items()],
-    )
 
 
 def _tensors(suite: Record[LayerResult]) -> list[str]:

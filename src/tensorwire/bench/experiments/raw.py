@@ -21,11 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorwire import __version__
-from tensorwire.bench.frame.tasks import HostedTask, request, used_cpu_s
+from tensorwire.bench.frame.tasks import HostedTask, TaskProcesses, request
 from tensorwire.bench.lab.channel import Message
+from tensorwire.cli.options import SERVER
+from tensorwire.cluster import split_address
 from tensorwire.engine import Library, data_port, native_folder
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler
+from tensorwire.settings import address_text
 
 Buffer = NDArray[np.uint8]
 CONNECT_TIMEOUT_S = 30.0
@@ -253,15 +256,29 @@ class RpcTask(HostedTask):
 
     @request
     def run(self, load: Load) -> Message:
-        cpu_s = used_cpu_s()
+        cpu_s = time.process_time()
         seconds, latency_us = self._end.ask(load)
         return {
             "seconds": seconds,
             "latency_us": np.rint(latency_us).astype(int).tolist(),
-            "cpu_s": used_cpu_s() - cpu_s,
+            "cpu_s": time.process_time() - cpu_s,
         }
 
 
-def port_of(protocol: str, port: int) -> int:
-    """The port of a protocol for one address: grpc++ and iperf3 use the data port."""
-    return port if protocol in ("grpc", "tcp") else data_port(port)
+def connect_ends(
+    ends: TaskProcesses,
+    protocol: str,
+    clients: Sequence[str],
+    *,
+    threads: int,
+    response_size: int,
+    channels: int,
+) -> None:
+    """Makes the server listen, at its data port unless it speaks grpc, and the clients connect."""
+    host, port = split_address(ends.address(SERVER))
+    port = port if protocol == "grpc" else data_port(port)
+    listens_at = host if ends.cluster.is_on_this_machine else ""
+    serving = {"threads": threads, "response_size": response_size}
+    ends.ask(SERVER, "serve", host=listens_at, port=port, **serving)
+    for client in clients:
+        ends.ask(client, "connect", address=address_text(host, port), channels=channels)

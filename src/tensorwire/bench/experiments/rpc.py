@@ -18,22 +18,19 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from tensorwire.bench.experiments.raw import Load, RpcTask, port_of
+from tensorwire.bench.experiments.raw import Load, RpcTask, connect_ends
 from tensorwire.bench.frame import statistics
 from tensorwire.bench.frame.columns import Column, LatencyUs
 from tensorwire.bench.frame.experiment import Case, Experiment, Variant
 from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool
-from tensorwire.bench.frame.options import Call, experiment_command
-from tensorwire.bench.frame.record import Record, Result
+from tensorwire.bench.frame.options import experiment_command
+from tensorwire.bench.frame.record import Record, Result, words
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import REQUEST_TIMEOUT_S, TaskProcesses, Watcher, patience_s
 from tensorwire.bench.lab.channel import Message
 from tensorwire.cli.options import CLIENT, SERVER
-from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
-from tensorwire.settings import address_text
-from tensorwire.units import data_size
 
 LARGEST_MESSAGE_BYTES = 2**31 - 1
 """The limit of protobuf, and so of gRPC's messages, is 2 GB; requests of grpc++ get the same."""
@@ -52,6 +49,9 @@ class RpcResult(Result):
     figure = "requests_per_s"
     group_header = "size"
     over_sizes = "A request, without TensorFlow"
+    title = words("Raw RPC, responses of {0.response_size} bytes (MB = 10^6 bytes)")
+    of = words("RPC, {0.group}, {0.concurrency} in flight")
+    does = words("moves requests of {0.group}")
 
     protocol: str
     implementation: Annotated[str, Column("by")]
@@ -74,22 +74,6 @@ class RpcResult(Result):
     """Latency of a request; None if it was not measured."""
     cpu_us_per_request: Annotated[float | None, Column("CPU us")]
     """CPU time of both ends; None if it is unknown."""
-
-    @property
-    def title(self) -> str:
-        return f"Raw RPC, responses of {self.response_size} bytes (MB = 10^6 bytes)"
-
-    @property
-    def group(self) -> str:
-        return data_size(self.message_size)
-
-    @property
-    def of(self) -> str:
-        return f"RPC, {self.group}, {self.concurrency} in flight"
-
-    @property
-    def does(self) -> str:
-        return f"moves requests of {self.group}"
 
     @property
     def size_bytes(self) -> float:
@@ -149,11 +133,6 @@ class Rpc(Experiment[None, RpcResult]):
             raise UsageError(
                 f"--concurrency {self.in_flight} leaves some of --channels {self.channels} unused"
             )
-
-    @classmethod
-    def of_call(cls, call: Call, **options: Any) -> Rpc:
-        given = {name: value for name, value in options.items() if value is not None}
-        return cls(**given, **call.fields)
 
     @property
     def in_flight(self) -> int:
@@ -224,21 +203,15 @@ class RpcVariant(TaskProcesses, Variant[None, RpcResult]):
             self.start_task(job, RpcTask, protocol=self._speaks)
 
     def wait_started(self, watcher: Watcher) -> None:
-        """Makes the server listen and the client connect; see `port_of`."""
         super().wait_started(watcher)
-        plan = self._plan
-        host, port = split_address(self.address(SERVER))
-        port = port_of(self.name, port)
-        self.ask(
-            SERVER,
-            "serve",
-            host=host if self.cluster.is_on_this_machine else "",
-            port=port,
-            threads=plan.threads,
-            response_size=plan.response_size,
+        connect_ends(
+            self,
+            self.name,
+            [CLIENT],
+            threads=self._plan.threads,
+            response_size=self._plan.response_size,
+            channels=self._plan.connections,
         )
-        address = address_text(host, port)
-        self.ask(CLIENT, "connect", address=address, channels=plan.connections)
 
     def warm_up(self, what: None) -> None:
         """Determines the number of requests that fill a round."""

@@ -30,7 +30,7 @@ from tensorwire.bench.frame.columns import Column, LatencyUs, table
 from tensorwire.bench.frame.experiment import Case, Experiment, Variant
 from tensorwire.bench.frame.hosts import HostPool
 from tensorwire.bench.frame.options import experiment_command
-from tensorwire.bench.frame.record import Record, Result
+from tensorwire.bench.frame.record import Record, Result, words
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import REQUEST_TIMEOUT_S, Watcher, patience_s, request
 from tensorwire.bench.frame.variants import Setting
@@ -105,21 +105,18 @@ class PsTask(_ServeTask):
 
     def __init__(self, protocol: str, descriptors: int, spec: Mapping[str, Sequence[str]]) -> None:
         super().__init__(descriptors)
-        from tensorflow.core.protobuf import tensorflow_server_pb2
-
-        server_def = tensorflow_server_pb2.ServerDef(job_name="ps", task_index=0, protocol=protocol)
-        for name, addresses in spec.items():
-            job = server_def.cluster.job.add(name=name)
-            for index, address in enumerate(addresses):
-                job.tasks[index] = address
+        train = self._tf.train
+        cluster = train.ClusterSpec(dict(spec)).as_cluster_def()
+        server_def = train.ServerDef(
+            cluster=cluster, job_name="ps", task_index=0, protocol=protocol
+        )
         data = server_def.SerializeToString()
         self._incarnation = ctypes.c_uint64()
         self._library.call("start_ps", data, len(data), ctypes.byref(self._incarnation))
 
-    @request
-    def incarnation(self) -> Message:
-        """The incarnation of the server's device, which is part of every rendezvous key."""
-        return {"incarnation": self._incarnation.value}
+    def ready(self) -> Message:
+        """Also the incarnation of the server's device, which is part of every rendezvous key."""
+        return {**super().ready(), "incarnation": self._incarnation.value}
 
     @request
     def fill(self, step: int, payload: str, message_size: int, count: int) -> Message:
@@ -178,6 +175,7 @@ class ServeResult(Result):
     commands = ("bench serve",)
     more_rounds_by = "--requests"
     figure = "requests_per_s"
+    does = words("serves {0.clients} clients")
 
     protocol: str
     clients: int
@@ -226,10 +224,6 @@ class ServeResult(Result):
         busy = "" if self.busy is None else f", {self.busy} of them busy,"
         clients = f"{self.clients} clients{busy} with {self.in_flight} request(s)"
         return f"One ps, {clients}, {self.payload} payload of {self.message_size} bytes"
-
-    @property
-    def does(self) -> str:
-        return f"serves {self.clients} clients"
 
     @classmethod
     def section(cls, record: Record[Any]) -> Section:
@@ -342,7 +336,7 @@ class ServeVariant(ClusterVariant[None, ServeResult]):
             "connect",
             address=f"{host}:{self._port}",
             clients=self._plan.clients,
-            incarnation=self.ask("ps", "incarnation")["incarnation"],
+            incarnation=self.ready["ps:0"]["incarnation"],
         )
         self._connect()
 

@@ -17,7 +17,7 @@ from tensorwire.bench.frame.columns import Column, StepMs
 from tensorwire.bench.frame.experiment import Case, Experiment, rounds_option
 from tensorwire.bench.frame.hosts import HostPool
 from tensorwire.bench.frame.options import experiment_command
-from tensorwire.bench.frame.record import Result
+from tensorwire.bench.frame.record import Result, words
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.options import option
 
@@ -39,6 +39,8 @@ class StepsResult(Result):
     less_is_better = True
     title = "Time of a step that assigns small tensors, worker to ps"
     does = "takes small steps"
+    group = words("{0.case}")
+    of = words("A step, {0.case}")
 
     protocol: str
     tensor_fuse: bool
@@ -48,14 +50,6 @@ class StepsResult(Result):
     tensors: Annotated[int, Column("tensors")]
     iters: int
     step_ms: Annotated[StepMs, Column("step ms", chart="Time of a step")]
-
-    @property
-    def group(self) -> str:
-        return self.case
-
-    @property
-    def of(self) -> str:
-        return f"A step, {self.case}"
 
 
 class StepsVariant(TensorVariant[StepsResult]):

@@ -21,7 +21,7 @@ from tensorwire.bench.frame.columns import Column, StepMs
 from tensorwire.bench.frame.experiment import Case, Experiment
 from tensorwire.bench.frame.hosts import HostPool
 from tensorwire.bench.frame.options import experiment_command
-from tensorwire.bench.frame.record import Result
+from tensorwire.bench.frame.record import Result, words
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import patience_s, request
 from tensorwire.bench.frame.variants import Setting
@@ -101,6 +101,8 @@ class StrategyResult(Result):
     figure = "functions_per_s"
     title = "Functions that a ParameterServerStrategy schedules on one worker (MB = 10^6 bytes)"
     does = "runs a coordinator's functions"
+    group = words("{0.case}")
+    of = words("Functions a second, {0.case}")
 
     protocol: str
     case: str
@@ -112,14 +114,6 @@ class StrategyResult(Result):
     functions_per_s: Annotated[float, Column("functions/s", "/s", chart="Functions a second")]
     step_ms: Annotated[StepMs, Column("ms")]
     """Time of one function. Each sample is the mean over a round."""
-
-    @property
-    def group(self) -> str:
-        return self.case
-
-    @property
-    def of(self) -> str:
-        return f"Functions a second, {self.case}"
 
 
 class StrategyVariant(ClusterVariant[str, StrategyResult]):

@@ -13,28 +13,27 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as WaitTimeoutError
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
-from tensorwire.bench.experiments.raw import Load, RpcTask, port_of
+from tensorwire.bench.experiments.raw import Load, RpcTask, connect_ends
 from tensorwire.bench.experiments.steps import CASES as STEP_CASES
 from tensorwire.bench.experiments.tensors import ClusterVariant, Tensors, TensorTask
 from tensorwire.bench.frame.columns import Column, Percentiles
 from tensorwire.bench.frame.experiment import Case, Experiment
 from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool
 from tensorwire.bench.frame.options import experiment_command
-from tensorwire.bench.frame.record import Record, Result
+from tensorwire.bench.frame.record import Record, Result, words
 from tensorwire.bench.frame.statistics import Rounds, compare_cases, percentiles
 from tensorwire.bench.frame.tasks import HostedTask, Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
 from tensorwire.cli.options import CLIENT, SERVER
-from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
 from tensorwire.report.section import Section
@@ -44,7 +43,6 @@ ALONE, BESIDE_BULK = CASES = ("alone", "beside bulk")
 _SMALL = STEP_CASES["tiny"]
 _PATIENCE_S = 120.0
 _CHUNK = 8  # requests between two readings of the clock
-_SERVER_THREADS = 2  # one for each client
 _BULK = "bulk"
 
 
@@ -53,7 +51,6 @@ class TailMs(Percentiles):
     """Percentiles of the time of a small step, in milliseconds, over every measured step."""
 
     unit = "ms"
-    at: ClassVar = {"p50": 50, "p99": 99, "p999": 99.9, "max": 100}
     bar = ("p50", "p99", "p999")
     caption = "p99, and a line from the median to p99.9; shorter is better."
 
@@ -71,6 +68,7 @@ class TailsResult(Result):
     more_rounds_by = "--rounds and --seconds"
     figure = "step_ms"
     less_is_better = True
+    group = words("{0.case}")
 
     protocol: str
     tensor_fuse: bool
@@ -91,10 +89,6 @@ class TailsResult(Result):
     def title(self) -> str:
         what = "request" if self.layer == "rpc" else "step"
         return f"A {what} of 4 KB, alone and beside another worker's tensors of {self.bulk_mb:g} MB"
-
-    @property
-    def group(self) -> str:
-        return self.case
 
     @property
     def of(self) -> str:
@@ -119,14 +113,8 @@ class _LoadTask(HostedTask):
     _loop: Future[Message] | None = None
 
     @abc.abstractmethod
-    def step(self, case: str) -> None:
-        """One step, or one large tensor."""
-
     def times(self, case: str) -> Sequence[float]:
-        """Seconds of each of some steps."""
-        begin = time.perf_counter()
-        self.step(case)
-        return [time.perf_counter() - begin]
+        """Runs one or several steps, or one large tensor; returns the seconds of each."""
 
     @request
     def run_for(self, case: str, seconds: float) -> Message:
@@ -141,14 +129,13 @@ class _LoadTask(HostedTask):
     def begin(self, case: str) -> Message:
         """Runs steps in a thread until `end`."""
         self._ended = threading.Event()
-        self._loop = ThreadPoolExecutor(1).submit(self._run_until_end, lambda: self.step(case))
+        self._loop = ThreadPoolExecutor(1).submit(self._run_until_end, case)
         return {}
 
-    def _run_until_end(self, step: Callable[[], None]) -> Message:
+    def _run_until_end(self, case: str) -> Message:
         began, count = time.perf_counter(), 0
         while not self._ended.is_set():
-            step()
-            count += 1
+            count += len(self.times(case))
         return {"count": count, "seconds": time.perf_counter() - began}
 
     @request
@@ -165,9 +152,11 @@ class _LoadTask(HostedTask):
 class TailsTask(TensorTask, _LoadTask):
     """A ps or a worker of TensorFlow."""
 
-    def step(self, case: str) -> None:
+    def times(self, case: str) -> Sequence[float]:
         session, op, _ = self._cases[case]
+        begin = time.perf_counter()
         session.run(op)
+        return [time.perf_counter() - begin]
 
 
 class TailsRpcTask(RpcTask, _LoadTask):
@@ -191,11 +180,9 @@ class TailsRpcTask(RpcTask, _LoadTask):
     def wire(self) -> Message:
         return {}  # no plug-in, and no pool whose memory could be lent
 
-    def step(self, case: str) -> None:
-        self._end.ask(Load(1, 1, self._sizes[case], 0, _PATIENCE_S))
-
     def times(self, case: str) -> Sequence[float]:
-        _, latency_us = self._end.ask(Load(_CHUNK, 1, self._sizes[case], 0, _PATIENCE_S))
+        requests = 1 if case == _BULK else _CHUNK
+        _, latency_us = self._end.ask(Load(requests, 1, self._sizes[case], 0, _PATIENCE_S))
         return [float(us) / 1e6 for us in latency_us]
 
 
@@ -280,12 +267,9 @@ class TailsRpcVariant(TailsVariant):
         return {"protocol": self.protocol}
 
     def connect(self) -> None:
-        host, port = split_address(self.address(SERVER))
-        port = port_of(self.protocol, port)
-        threads = _SERVER_THREADS
-        self.ask(SERVER, "serve", host=host, port=port, threads=threads, response_size=0)
-        for job in (CLIENT, _BULK):
-            self.ask(job, "connect", address=f"{host}:{port}", channels=1)
+        clients = (CLIENT, _BULK)
+        threads = len(clients)
+        connect_ends(self, self.protocol, clients, threads=threads, response_size=0, channels=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ kernel's default buffer sizes.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import os
@@ -37,7 +38,7 @@ from tensorwire.bench.frame.experiment import (
 )
 from tensorwire.bench.frame.hosts import HostPool
 from tensorwire.bench.frame.options import experiment_command
-from tensorwire.bench.frame.record import Record, Result
+from tensorwire.bench.frame.record import Record, Result, words
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import HostedTask, TaskProcesses, Watcher, patience_s, request
 from tensorwire.bench.lab import LocalCluster
@@ -167,6 +168,10 @@ class TcpResult(Result):
     figure = "mb_per_s"
     subject = "program"
     group_header = "streams"
+    name = words("{0.implementation}")
+    title = words("Raw TCP, {0.message_size} bytes at a time")
+    group = words("{0.streams}")
+    of = words("Raw TCP, streams: {0.streams}")
 
     implementation: str
     """"tcp", tensorwire's own streams, or "iperf3 3.12"."""
@@ -176,22 +181,6 @@ class TcpResult(Result):
     mb_per_s: Annotated[float, Column("MB/s", "MB/s", chart="Rate, MB = 10^6 bytes; streams")]
     """The rate of all streams together."""
 
-    @property
-    def name(self) -> str:
-        return self.implementation
-
-    @property
-    def title(self) -> str:
-        return f"Raw TCP, {self.message_size} bytes at a time"
-
-    @property
-    def group(self) -> str:
-        return str(self.streams)
-
-    @property
-    def of(self) -> str:
-        return f"Raw TCP, streams: {self.streams}"
-
     @classmethod
     def section(cls, record: Record[Any]) -> Section:
         notes = []
@@ -199,8 +188,7 @@ class TcpResult(Result):
             notes.append("iperf3 was not measured: it is not installed (apt-get install iperf3)")
         elif record.results[0].message_size > _MOST_OF_IPERF3_BYTES:
             notes.append("iperf3 sent 1 MiB at a time, which is its limit")
-        shown = super().section(record)
-        return Section(shown.title, charts=shown.charts, tables=shown.tables, notes=notes)
+        return dataclasses.replace(super().section(record), notes=notes)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

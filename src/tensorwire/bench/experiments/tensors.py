@@ -14,13 +14,7 @@ from tensorwire.bench.frame.experiment import SomeResult, Variant, What
 from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool
 from tensorwire.bench.frame.showing import transport_of
 from tensorwire.bench.frame.task_host import first_line
-from tensorwire.bench.frame.tasks import (
-    HostedTask,
-    TaskProcesses,
-    patience_s,
-    request,
-    used_cpu_s,
-)
+from tensorwire.bench.frame.tasks import HostedTask, TaskProcesses, patience_s, request
 from tensorwire.bench.frame.variants import Setting, config_arguments
 from tensorwire.bench.lab import LocalCluster
 from tensorwire.bench.lab.channel import Message
@@ -171,14 +165,14 @@ class TensorTask(ServerTask):
         session, op, _ = self._cases[case]
         times = []
         gc.disable()
-        cpu = used_cpu_s()
+        cpu = time.process_time()
         try:
             for _ in range(iters):
                 begin = time.perf_counter()
                 session.run(op)
                 times.append(time.perf_counter() - begin)
         finally:
-            cpu = used_cpu_s() - cpu
+            cpu = time.process_time() - cpu
             gc.enable()
         return {"step_s": times, "cpu_s": cpu}
 

@@ -27,8 +27,8 @@ from tensorwire.bench.frame import statistics
 from tensorwire.bench.frame.columns import Column
 from tensorwire.bench.frame.experiment import Case, Experiment, Variant, rounds_option
 from tensorwire.bench.frame.hosts import HostPool
-from tensorwire.bench.frame.options import Call, experiment_command
-from tensorwire.bench.frame.record import Ratio, Record, Result
+from tensorwire.bench.frame.options import experiment_command
+from tensorwire.bench.frame.record import Ratio, Record, Result, words
 from tensorwire.bench.frame.showing import times
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import Unwatched, Watcher, request
@@ -252,6 +252,7 @@ class TrainResult(Result):
     commands = ("bench train", "demo")
     more_rounds_by = "--steps"
     figure = "steps_per_s"
+    of = words("Training, {0.model}")
 
     protocol: str
     tensor_fuse: bool
@@ -279,10 +280,6 @@ class TrainResult(Result):
     def title(self) -> str:
         tasks = f": {self.ps} ps, {self.workers} workers, batches of {self.batch_size}"
         return f"Wide & Deep on {MODELS[self.model].title}{'' if self.ps is None else tasks}"
-
-    @property
-    def of(self) -> str:
-        return f"Training, {self.model}"
 
     @classmethod
     def section(cls, record: Record[Any]) -> Section:
@@ -355,13 +352,6 @@ class Train(Experiment[None, TrainResult]):
                 "one warm-up step and one measured step for each worker"
             )
 
-    @classmethod
-    def of_call(cls, call: Call, **options: Any) -> Train:
-        if call.role is not None:
-            jobs = {"ps": "ps", "workers": "worker"}
-            options |= {name: len(call.role.hosts[job]) for name, job in jobs.items()}
-        return cls(**options, **call.fields)
-
     def turns(self) -> list[int]:
         """Steps of each worker in each turn; the first turn is the warm-up."""
         per_worker = self.steps // self.workers
@@ -413,13 +403,7 @@ class Demo(Train):
 
     command = "demo"
     takes = Train.takes - {"lab"}
-
-    @classmethod
-    def of_call(cls, call: Call, **options: Any) -> Demo:
-        fields = dict(call.fields)
-        if call.named_rewrites is None:
-            fields["rewrites"] = (*fields["rewrites"], EXACT_REWRITES)
-        return cls(**options, **fields)
+    default_rewrites = (EXACT_REWRITES,)
 
 
 class TrainVariant(ClusterVariant[None, TrainResult]):

@@ -10,7 +10,7 @@ measures sizes from 64 bytes to a gigabyte this way.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -22,8 +22,8 @@ from tensorwire.bench.frame import statistics
 from tensorwire.bench.frame.columns import Column, StepMs
 from tensorwire.bench.frame.experiment import Case, Experiment, Variant
 from tensorwire.bench.frame.hosts import HostPool
-from tensorwire.bench.frame.options import Call, experiment_command
-from tensorwire.bench.frame.record import Record, Result
+from tensorwire.bench.frame.options import experiment_command
+from tensorwire.bench.frame.record import Record, Result, words
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.variants import PAIRS
 from tensorwire.errors import TensorwireError, UsageError
@@ -50,6 +50,8 @@ class TransferResult(Result):
     title = "Tensor transfer"
     group_header = "size"
     over_sizes = "A tensor from worker to ps, through TensorFlow"
+    of = words("Tensors of {0.group}")
+    does = words("moves {0.group} from worker to ps")
 
     protocol: str
     tensor_fuse: bool
@@ -62,18 +64,6 @@ class TransferResult(Result):
     step_ms: Annotated[StepMs, Column("step ms", chart="Time of a step")]
     cpu_s_per_gb: Annotated[float | None, Column("CPU s/GB")]
     """CPU seconds of ps and worker per GB moved; None if one of them is on another host."""
-
-    @property
-    def group(self) -> str:
-        return data_size(self.size_bytes)
-
-    @property
-    def of(self) -> str:
-        return f"Tensors of {self.group}"
-
-    @property
-    def does(self) -> str:
-        return f"moves {self.group} from worker to ps"
 
     @property
     def size_bytes(self) -> float:
@@ -156,14 +146,11 @@ class Transfer(Experiment[Tensors, TransferResult]):
             )
 
     @classmethod
-    def of_call(cls, call: Call, **options: Any) -> Transfer:
-        if call.named_protocols is None and options["data_mb"] >= GRPC_LIMIT_MB:
-            options["protocols"] = ("grpc++",)
-        return cls(**options, **call.fields)
-
-    def notes(self, call: Call) -> Sequence[str]:
-        left_out = call.named_protocols is None and "grpc" not in self.protocols
-        return ["grpc is left out: its messages are limited to 2 GB"] if left_out else []
+    def of_options(cls, given: Mapping[str, Any]) -> Transfer:
+        if "protocols" in given or given["data_mb"] < GRPC_LIMIT_MB:
+            return cls(**given)
+        note = "grpc is left out: its messages are limited to 2 GB"
+        return cls(**given, protocols=("grpc++",), notes=(note,))
 
     def last_line(self, record: Record[TransferResult]) -> str:
         return f"transfer rate: {record.results[-1].mb_per_s:.6f} MB/s"

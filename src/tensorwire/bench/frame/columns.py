@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 from tensorwire.report.section import Bar, Bars, Chart, Line, Lines, Table
 from tensorwire.units import number
 
+PERCENTILES = {"min": 0.0, "p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "max": 100.0}
+"""The percentile of a field of `Percentiles`, by its name."""
+
 
 class Percentiles:
     """Base of dataclasses with percentiles of one quantity, which are columns side by side."""
 
     unit: ClassVar[str]
-    at: ClassVar[Mapping[str, float]]
-    """The percentile of each field."""
     bar: ClassVar[tuple[str, str, str]]
     """The fields that are the lower end of the line, the bar, and the upper end of the line."""
     caption: ClassVar[str]
@@ -33,7 +34,6 @@ class StepMs(Percentiles):
     """Percentiles of the step time, in milliseconds, over every measured step."""
 
     unit = "ms"
-    at: ClassVar = {"p50": 50, "p90": 90, "min": 0}
     bar = ("min", "p50", "p90")
     caption = "Median, and a line from the fastest to the 90th percentile; shorter is better."
 
@@ -47,7 +47,6 @@ class LatencyUs(Percentiles):
     """Percentiles of the request time, in microseconds, over every measured request."""
 
     unit = "us"
-    at: ClassVar = {"p50": 50, "p99": 99}
     bar = ("p50", "p50", "p99")
     caption = "Median, and a line to the 99th percentile; microseconds, shorter is better."
 

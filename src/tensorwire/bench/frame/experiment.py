@@ -74,7 +74,7 @@ class Variant(ABC, Generic[What, SomeResult]):
         """Raises TensorwireError unless the steps had the right effect."""
 
     def transport(self) -> str | None:
-        """The transport of its tensors so far (`transport_used`); None if it has no tensors."""
+        """The transport of its tensors so far (`transport_of`); None if it has no tensors."""
         return None
 
     def result(self, case: Case[What], rounds: Rounds) -> SomeResult | None:
@@ -102,6 +102,8 @@ class Experiment(ABC, Generic[What, SomeResult]):
     command: ClassVar[str]
     takes: ClassVar[frozenset[str]] = frozenset({"protocols", "tensor_fuse", "lab", "transport"})
     """Which of the options that experiments share it has; also possible: "rewrites"."""
+    default_rewrites: ClassVar[tuple[str, ...]] = ()
+    """What the command measures without --rewrites."""
     cases_take_turns: ClassVar[bool] = False
     back_and_forth: ClassVar[bool] = False
     """These two as in `measure`."""
@@ -111,6 +113,8 @@ class Experiment(ABC, Generic[What, SomeResult]):
     rewrites: tuple[str, ...] = ()
     """The last protocol is measured once more with each of these (`parse_rewrites`)."""
     transport: str = "auto"
+    notes: tuple[str, ...] = ()
+    """What the user should know of this call."""
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -166,18 +170,9 @@ class Experiment(ABC, Generic[What, SomeResult]):
         return {}
 
     @classmethod
-    def of_call(cls, call: Any, **options: Any) -> Any:
-        """The experiment that a command line asks for.
-
-        Args:
-            call: the options that experiments share (`options.Call`).
-            options: the values of the `option` fields, by name.
-        """
-        return cls(**options, **call.fields)
-
-    def notes(self, call: Any) -> Sequence[str]:
-        """What the user should know of this call."""
-        return ()
+    def of_options(cls, given: Mapping[str, Any]) -> Any:
+        """The experiment that a command line asks for: the fields that it sets."""
+        return cls(**given)
 
     def last_line(self, record: Record[SomeResult]) -> str | None:
         """What the command prints last if several hosts took part."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import click
 
 from tensorwire.bench.frame import several_hosts, showing
 from tensorwire.bench.frame.experiment import Experiment
-from tensorwire.bench.frame.hosts import HostPool, open_host_pool
+from tensorwire.bench.frame.hosts import open_host_pool
 from tensorwire.bench.frame.several_hosts import HostRole
-from tensorwire.bench.frame.tasks import Watcher
 from tensorwire.bench.frame.variants import (
     REWRITES,
     TENSOR_FUSE,
@@ -39,29 +37,6 @@ _SEVERAL = "is for several hosts: give --ps-hosts, --worker-hosts and --job, too
 Decorator = Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
-class Call:
-    """The options of a call that are not the experiment's own."""
-
-    fields: Mapping[str, Any]
-    """The fields of `Experiment` that the options set."""
-    named_protocols: tuple[str, ...] | None = None
-    """The protocols that the user named; None if none was named."""
-    named_rewrites: tuple[str, ...] | None = None
-    """The rewrites that the user named; None if there was no --rewrites."""
-    output: Output = field(default_factory=Output)
-    lab: LabSettings | None = None
-    """The lab to measure in, if the user wants one."""
-    role: HostRole | None = None
-    """The role of this host, if other hosts take part."""
-
-    def hosts(self, watcher: Watcher) -> AbstractContextManager[HostPool]:
-        """This machine, the hosts of a lab, or those of several machines."""
-        if self.role is not None:
-            return several_hosts.lead(self.role, watcher)
-        return open_host_pool(self.lab)
-
-
 def experiment_command(
     kind: type[Experiment[Any, Any]],
     examples: str,
@@ -82,30 +57,32 @@ def experiment_command(
 
     def callback(**given: Any) -> None:
         end_in_order()
-        call, options = _call(given)
+        output, lab = given.pop("output"), given.pop("lab", None)
+        options = _fields(kind, given, lab)
         role = None
         if tasks == "ends":
             role = _role_of_ends(kind.command, options.pop("ends"), chosen_by_server, options)
         elif tasks:
             role = _role_of_jobs(kind.command, options, several=tasks == "several")
-        if role is not None and call.lab is not None:
+        if role is not None and lab is not None:
             others = "--job" if tasks == "ends" else "--ps-hosts and the like"
             raise UsageError(f"--lab makes hosts of its own: leave out {others}")
         if role is not None and not role.leads:
             with ProgressDisplay(kind.command, 0) as progress:
                 several_hosts.serve(role, progress)
             return
-        call = dataclasses.replace(call, role=role)
-        experiment = kind.of_call(call, **options)
+        if role is not None and tasks == "several":
+            options |= {"ps": len(role.hosts["ps"]), "workers": len(role.hosts["worker"])}
+        experiment = kind.of_options({n: each for n, each in options.items() if each is not None})
         with (
             ProgressDisplay(kind.command, experiment.blocks) as progress,
-            call.hosts(progress) as hosts,
+            open_host_pool(lab) if role is None else several_hosts.lead(role, progress) as hosts,
         ):
             record = experiment.run(progress, hosts)
-            notes = [*hosts.notes, *experiment.notes(call)]
-        showing.give(record, call.output, notes)
+            notes = [*hosts.notes, *experiment.notes]
+        showing.give(record, output, notes)
         if role is not None and (line := experiment.last_line(record)):
-            click.echo(line, err=call.output.is_json)
+            click.echo(line, err=output.is_json)
 
     common = {each.name for each in dataclasses.fields(Experiment)}
     own = fields or [e.name for e in dataclasses.fields(kind) if e.name not in common]
@@ -163,30 +140,31 @@ def _shared_options(kind: type[Experiment[Any, Any]]) -> list[Decorator]:
     return [shared, options_of(kind, ["rounds"]), takes(Output, "output")]
 
 
-def _call(given: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
-    """The options that experiments share, and the others.
+def _fields(
+    kind: type[Experiment[Any, Any]], given: Mapping[str, Any], lab: LabSettings | None
+) -> dict[str, Any]:
+    """The options, with those that experiments share as the fields of `Experiment`.
 
     Raises:
         UsageError: some of them contradict each other.
     """
-    options = dict(given)
-    texts, lab = options.pop("protocols", ()), options.pop("lab", None)
+    fields = dict(given)
+    texts = fields.pop("protocols", ())
     named = parse_protocols(",".join(texts)) if texts else None
-    fields: dict[str, Any] = {"rounds": options.pop("rounds")}
-    if "transport" in options:
-        transport = options.pop("transport") or "auto"
+    if named is not None:
+        fields["protocols"] = named
+    if "transport" in fields:
+        transport = fields["transport"] or "auto"
         check_transport(transport, named, "auto")
         if lab is not None and transport == "memory":
             raise UsageError("--transport memory: the hosts of a lab share no memory")
         # One machine could share memory, but the separate hosts that a lab stands for could not.
         fields["transport"] = transport if lab is None else "tcp"
-    if named is not None:
-        fields["protocols"] = named
-    rewrites = options.pop("rewrites", None)
-    fields["rewrites"] = rewrites or ()
-    if options.pop("tensor_fuse", False) and TENSOR_FUSE not in fields["rewrites"]:
+    if fields.get("rewrites") is None:
+        fields["rewrites"] = kind.default_rewrites
+    if fields.pop("tensor_fuse", False) and TENSOR_FUSE not in fields["rewrites"]:
         fields["rewrites"] = (TENSOR_FUSE, *fields["rewrites"])
-    return Call(fields, named, rewrites, lab=lab, output=options.pop("output")), options
+    return fields
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 import tensorwire
@@ -19,9 +18,9 @@ from tensorwire.bench.frame import columns
 from tensorwire.bench.frame.variants import TENSOR_FUSE, variant_name
 from tensorwire.dataclass_json import from_document, json_text
 from tensorwire.errors import TensorwireError
-from tensorwire.files import write_whole
 from tensorwire.machine import Machine
 from tensorwire.report.section import Section
+from tensorwire.units import data_size
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,11 @@ class Metric:
     value: float
     unit: str
     more_is_better: bool = True
+
+
+def words(template: str) -> Any:
+    """A property of a result: the template, with the result as {0}: "Streams: {0.streams}"."""
+    return property(template.format)
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,8 @@ class Result:
 
     @property
     def group(self) -> str:
-        """The case, where a record may have several."""
-        return ""
+        """The case, where a record may have several: the size of a message, if it has one."""
+        return "" if self.size_bytes is None else data_size(self.size_bytes)
 
     @property
     def size_bytes(self) -> float | None:
@@ -296,14 +300,6 @@ class Record(Generic[Result_co]):
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _not_a_record(error) from error
         return dataclasses.replace(record, records=parts) if parts else record
-
-    def write(self, path: Path) -> None:
-        """Writes the JSON to `path` atomically.
-
-        Raises:
-            TensorwireError: the file cannot be written.
-        """
-        write_whole(path, self.to_json())
 
 
 def _not_a_record(error: Exception) -> TensorwireError:

@@ -148,23 +148,17 @@ def doubt(ratio: Ratio) -> str:
     return ""
 
 
-def transport_used(socket_bytes: float, memory_bytes: float) -> str:
-    """The transport of a variant's tensors, from the bytes that its tasks sent."""
+def transport_of(tasks: Iterable[Mapping[str, Any]]) -> str:
+    """The transport of a variant's tensors, from the plug-in's counters of its tasks."""
+    counters = list(tasks)
+    socket_bytes = sum(each.get("tx_bytes", 0) for each in counters)
+    memory_bytes = sum(each.get("lent_bytes", 0) for each in counters)
     share = memory_bytes / (socket_bytes + memory_bytes) if memory_bytes else 0.0
     if share < 1.0 - _ALL:
         return "TCP"
     if share > _ALL:
         return "shared memory"
     return f"shared memory ({100 * share:.0f} % of the bytes) and TCP"
-
-
-def transport_of(tasks: Iterable[Mapping[str, Any]]) -> str:
-    """The transport of a variant's tensors, from the plug-in's counters of its tasks."""
-    counters = list(tasks)
-    return transport_used(
-        sum(each.get("tx_bytes", 0) for each in counters),
-        sum(each.get("lent_bytes", 0) for each in counters),
-    )
 
 
 def noise_notes(noise: Noise | None) -> list[str]:

@@ -6,6 +6,7 @@ turns in each round, so a slow minute of the machine affects all of them.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tensorwire.bench.frame.columns import Percentiles, StepMs
+from tensorwire.bench.frame.columns import PERCENTILES, Percentiles, StepMs
 from tensorwire.bench.frame.record import Noise, Ratio
 from tensorwire.bench.frame.variants import PAIRS
 
@@ -28,7 +29,7 @@ _RESAMPLES = 5000
 def percentiles(
     kind: type[SomePercentiles], rounds: Sequence[npt.ArrayLike], factor: float = 1.0
 ) -> SomePercentiles:
-    """The percentiles that `kind` has, over all times of all rounds, each `factor` times.
+    """The percentiles that are the fields of `kind`, over the times of all rounds, `factor` times.
 
     Raises:
         ValueError: there is no time.
@@ -36,7 +37,8 @@ def percentiles(
     times = np.concatenate([np.asarray(each, dtype=np.float64) for each in rounds]) * factor
     if not times.size:
         raise ValueError("nothing was measured")
-    return kind(**{name: float(np.percentile(times, at)) for name, at in kind.at.items()})
+    names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: float(np.percentile(times, PERCENTILES[name])) for name in names})
 
 
 def step_ms(rounds: Rounds) -> StepMs:

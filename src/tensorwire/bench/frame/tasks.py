@@ -6,12 +6,12 @@ A `HostedTask` runs in a process of its own (`task_host`). Its starter sends req
 from __future__ import annotations
 
 import contextlib
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+import psutil
 
 from tensorwire.bench.lab import LocalCluster
 from tensorwire.bench.lab import TaskProcess as Process
@@ -60,18 +60,7 @@ class HostedTask:
     @request
     def cpu(self) -> Message:
         """CPU seconds and threads of this process."""
-        return {"cpu_s": used_cpu_s(), "threads": thread_count()}
-
-
-def used_cpu_s() -> float:
-    """CPU seconds of every thread of this process, user and system."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
-def thread_count() -> int:
-    """Number of threads of this process, including those of native code."""
-    return len(list(Path("/proc/self/task").iterdir()))
+        return {"cpu_s": time.process_time(), "threads": psutil.Process().num_threads()}
 
 
 class Watcher(Protocol):
@@ -99,63 +88,6 @@ def host_argv(name: str) -> list[str]:
     return [sys.executable, "-m", "tensorwire.bench.frame.task_host", name]
 
 
-def start_task(
-    cluster: LocalCluster,
-    job: str,
-    index: int,
-    kind: type[HostedTask],
-    setup: Message,
-    env: Mapping[str, str] | None = None,
-) -> Process:
-    """Starts a task in a cluster without waiting for it. `setup`: the constructor's arguments.
-
-    Raises:
-        TensorwireError: the process cannot be started, or ended at once.
-    """
-    argv = host_argv(f"{kind.__module__}:{kind.__qualname__}")
-    process = cluster.start(job, index, argv, env=env, channel=True)
-    send(cluster, process, setup)
-    return process
-
-
-def send(cluster: LocalCluster, process: Process, message: Message) -> None:
-    """Sends a message to a task. An error contains the end of the task's log."""
-    try:
-        process.channel.send(message)
-    except ChannelClosed:
-        raise cluster.error_of(process) from None
-
-
-def answer(cluster: LocalCluster, process: Process, timeout_s: float) -> Message:
-    """The task's next message. An error contains the end of the task's log."""
-    try:
-        return process.channel.receive(timeout_s)
-    except ChannelClosed:
-        raise cluster.error_of(process) from None
-
-
-def ask(
-    cluster: LocalCluster, process: Process, message: Message, timeout_s: float = REQUEST_TIMEOUT_S
-) -> Message:
-    """Sends a request to a task and returns the answer."""
-    send(cluster, process, message)
-    return answer(cluster, process, timeout_s)
-
-
-def wait_ready(cluster: LocalCluster, process: Process, watcher: Watcher) -> Message:
-    """Waits for a started task; returns its first message.
-
-    The first use of a protocol may compile for minutes. The task's log lines about this are passed
-    to `watcher`.
-    """
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while not process.channel.wait(1.0) and time.monotonic() < deadline:
-        said = [line for line in process.tail().splitlines() if line.startswith(_OUR_LINES)]
-        if said:
-            watcher.activity(said[-1].removeprefix(_OUR_LINES))
-    return answer(cluster, process, 1.0)
-
-
 class TaskProcesses(OwningContext):
     """Tasks of a cluster. A context manager that ends all of them.
 
@@ -177,10 +109,16 @@ class TaskProcesses(OwningContext):
     def start_task(
         self, task: str, kind: type[HostedTask], env: Mapping[str, str] | None = None, **setup: Any
     ) -> None:
-        """Starts a task; `setup`: its constructor's arguments."""
+        """Starts a task without waiting for it. `setup`: its constructor's arguments.
+
+        Raises:
+            TensorwireError: the process cannot be started, or ended at once.
+        """
         job, _, index = task.partition(":")
-        process = start_task(self.cluster, job, int(index or 0), kind, setup, env)
+        argv = host_argv(f"{kind.__module__}:{kind.__qualname__}")
+        process = self.cluster.start(job, int(index or 0), argv, env=env, channel=True)
         self.processes[process.name] = process
+        self.send(process.name, setup)
 
     def _open(self, held: contextlib.ExitStack) -> None:
         held.enter_context(self.cluster)
@@ -188,9 +126,37 @@ class TaskProcesses(OwningContext):
 
     def wait_started(self, watcher: Watcher) -> None:
         """Waits until all tasks have started."""
-        for name, process in self.processes.items():
-            self.ready[name] = wait_ready(self.cluster, process, watcher)
-            self.tensorflow = self.ready[name].get("tensorflow")
+        for name in self.processes:
+            self.wait_ready(name, watcher)
+
+    def wait_ready(self, task: str, watcher: Watcher) -> None:
+        """Waits for a started task and its first message.
+
+        The first use of a protocol may compile for minutes. The task's log lines about this are
+        passed to `watcher`.
+        """
+        process = self.process(task)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not process.channel.wait(1.0) and time.monotonic() < deadline:
+            said = [line for line in process.tail().splitlines() if line.startswith(_OUR_LINES)]
+            if said:
+                watcher.activity(said[-1].removeprefix(_OUR_LINES))
+        self.ready[process.name] = self.answer(task, 1.0)
+        self.tensorflow = self.ready[process.name].get("tensorflow")
+
+    def send(self, task: str, message: Message) -> None:
+        """Sends a message to a task. An error contains the end of the task's log."""
+        try:
+            self.process(task).channel.send(message)
+        except ChannelClosed:
+            raise self.cluster.error_of(self.process(task)) from None
+
+    def answer(self, task: str, timeout_s: float) -> Message:
+        """The task's next message. An error contains the end of the task's log."""
+        try:
+            return self.process(task).channel.receive(timeout_s)
+        except ChannelClosed:
+            raise self.cluster.error_of(self.process(task)) from None
 
     def ask(
         self, task: str, do: str, timeout_s: float = REQUEST_TIMEOUT_S, **arguments: Any
@@ -205,18 +171,17 @@ class TaskProcesses(OwningContext):
 
         Watches all tasks of the cluster, because a worker waits for a lost ps.
         """
-        processes = [self.process(task) for task in tasks]
-        for process in processes:
-            send(self.cluster, process, {"do": do, **arguments})
+        for task in tasks:
+            self.send(task, {"do": do, **arguments})
         deadline = time.monotonic() + timeout_s
         answers = []
-        for process in processes:
-            while not process.channel.wait(1.0):
+        for task in tasks:
+            while not self.process(task).channel.wait(1.0):
                 self.cluster.check()
                 if time.monotonic() > deadline:
-                    raise self.cluster.error_of(process)
+                    raise self.cluster.error_of(self.process(task))
             left_s = max(1.0, deadline - time.monotonic())  # a long answer comes in parts
-            answers.append(answer(self.cluster, process, left_s))
+            answers.append(self.answer(task, left_s))
         return answers
 
     def process(self, task: str) -> Process:
