@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tensorwire.bench.experiments import raw
-from tensorwire.bench.experiments.raw import port_of
 from tensorwire.bench.experiments.rpc import Rpc, RpcResult, RpcVariant
 from tensorwire.bench.experiments.serve import connections_from, connections_to
 from tensorwire.bench.frame import showing
@@ -20,6 +19,7 @@ from tensorwire.bench.frame.several_hosts import Hello, call_peer
 from tensorwire.bench.frame.tasks import Unwatched
 from tensorwire.bench.lab.ports import PortLease
 from tensorwire.cluster import split_address
+from tensorwire.engine import data_port
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import compiler
 
@@ -103,7 +103,8 @@ def test_a_channel_is_a_connection(grpc_cpp: None, protocol: str) -> None:
     with RpcVariant(protocol, plan) as side:
         side.wait_started(Unwatched())
         side.block(None, 300)
-        port = port_of(protocol, split_address(side.address("server"))[1])
+        port = split_address(side.address("server"))[1]
+        port = port if protocol == "grpc" else data_port(port)
         assert connections_to(port, os.getpid()) == connections_from(port, os.getpid()) == 3
     assert not connections_from(port, os.getpid())
 
