@@ -13,8 +13,10 @@ import tensorwire
 from tensorwire.bench.experiments.steps import StepsResult
 from tensorwire.bench.experiments.train import TrainResult
 from tensorwire.bench.experiments.transfer import TransferResult
+from tensorwire.bench.frame import showing
 from tensorwire.bench.frame.columns import StepMs
 from tensorwire.bench.frame.record import Machine, Noise, Ratio, Record, Result
+from tensorwire.cli.options import Output
 from tensorwire.errors import TensorwireError
 
 TRANSFER = TransferResult(
@@ -187,4 +189,4 @@ def test_host_and_version_are_this_machines() -> None:
 def test_a_file_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "record.json"
     with pytest.raises(TensorwireError, match=r"cannot write .*record\.json: No such file"):
-        record("bench transfer", TRANSFER).write(path)
+        showing.give(record("bench transfer", TRANSFER), Output(json_path=path))
