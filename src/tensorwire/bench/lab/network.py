@@ -19,6 +19,15 @@ from tensorwire.errors import TensorwireError
 from tensorwire.plan.cluster import LAB_BURST_BYTES
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LINK = "link0"
+BRIDGE = "bridge0"
+# Addresses that RFC 2544 reserves for benchmarks. Each lab has its own network.
+_NETWORK = ipaddress.ip_network("198.18.0.0/24")
+# A link's burst: small compared with a tensor, but enough to bridge the timer's wake-up latency.
+_QUANTUM_BYTES = 60_000
+_ROOT, _CLASS, _DELAY = 0x10000, 0x10001, 0x20000
+# Queue of a delayed link: more than 10 Gbit/s send in 0.1 s, even in packets of 1500 bytes.
+_DELAYED_PACKETS = 100_000
 
 
 @contextlib.contextmanager
@@ -50,17 +59,6 @@ def held_back() -> Iterator[None]:
             signal.signal(number, handler)
         if heard:
             signal.raise_signal(heard[0])
-
-
-_LINK = "link0"
-BRIDGE = "bridge0"
-# Addresses that RFC 2544 reserves for benchmarks. Each lab has its own network.
-_NETWORK = ipaddress.ip_network("198.18.0.0/24")
-# A link's burst: small compared with a tensor, but enough to bridge the timer's wake-up latency.
-_QUANTUM_BYTES = 60_000
-_ROOT, _CLASS, _DELAY = 0x10000, 0x10001, 0x20000
-# Queue of a delayed link: more than 10 Gbit/s send in 0.1 s, even in packets of 1500 bytes.
-_DELAYED_PACKETS = 100_000
 
 
 class NetworkUnavailable(TensorwireError):
