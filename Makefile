@@ -209,6 +209,12 @@ else \
 fi
 endef
 
+# Not of `make test-all`: TFRA needs the symbols of the wheel with CUDA, of half a gigabyte.
+TFRA := 0.8.0
+.PHONY: tfra
+tfra: .venv/tfra.installed ## tables of tensorflow-recommenders-addons on grpc++, on TensorFlow 2.15.1
+	@.venv/tfra/bin/python $(pytest) tests/integration/growing_tables
+
 # Not of `make test`: each version takes minutes, and 1.3 GB for its environment.
 .PHONY: versions
 versions: ## a compact suite on each TensorFlow from 2.15 to 2.21 (VERSIONS=2.18.1; RECORD=file.json keeps the results)
@@ -286,6 +292,11 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 .venv/old.ready: Makefile pyproject.toml
 	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(TENSORFLOW)==$(OLD) 'numpy<2' \
 	  tensorwire[demo,metrics,report] $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
+	@touch $@
+
+.venv/tfra.ready: Makefile pyproject.toml
+	@.ci/make-venv .venv/tfra $$(.ci/find-python $(OLD_PYTHONS)) tensorflow==$(OLD) 'numpy<2' \
+	  tensorflow-recommenders-addons==$(TFRA) tensorwire[demo] $(BUILD_TOOLS) $(TEST_TOOLS)
 	@touch $@
 
 # With what the tests marked every_version need, and no more. pip finds the numpy that each takes; but

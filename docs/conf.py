@@ -48,7 +48,7 @@ _CONTENTS = {
         "tutorials/switch", "from-deeprec", "from-tfjob", "tutorials/hot-ps",
         "../examples/hot_ps/README", "tutorials/slow-network-or-ps", "tutorials/slow-worker",
         "doctor", "placement", "planner", "metrics", "hosts", "kubernetes", "stragglers",
-        "losing-a-ps", "polling-and-pinning", "lab",
+        "losing-a-ps", "growing-tables", "polling-and-pinning", "lab",
     ],
     "Concepts": [
         "concepts/tensor", "concepts/pushes", "concepts/shared-memory", "concepts/rewrites",

@@ -1,13 +1,14 @@
 """A task that serves one address of a cluster and answers questions about itself.
 
 Started with a channel (tensorwire.bench.lab). Its one argument is JSON: {"spec", "job", "index",
-"protocol", "plugin", "device", "cpus"}; "device" is a library with a pluggable device, or null. It
-says {"ready": true} when it serves, and ends when the channel is closed.
+"protocol", "plugin", "device", "cpus", "imports"}; "device" is a library with a pluggable device,
+or null. It says {"ready": true} when it serves, and ends when the channel is closed.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -33,6 +34,8 @@ def main() -> None:
         from tensorflow.python.framework import load_library
 
         load_library.load_pluggable_device_library(arguments["device"])
+    for module in arguments["imports"]:
+        importlib.import_module(module)
     server = tf.compat.v1.train.Server(
         arguments["spec"],
         job_name=arguments["job"],

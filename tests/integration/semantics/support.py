@@ -49,17 +49,20 @@ class TensorFlowCluster:
         plugin: bool = False,
         devices: Mapping[str, Path] | None = None,
         cpus: int = 1,
+        imports: Sequence[str] = (),
     ) -> None:
         """Starts nothing yet.
 
         Args:
             devices: libraries with a pluggable device, by task name.
             cpus: CPU devices of each task.
+            imports: modules that each task imports.
         """
         self.protocol = protocol
         self.plugin = plugin or protocol == "grpc++"
         self.devices = {task: str(library) for task, library in (devices or {}).items()}
         self.cpus = cpus
+        self.imports = list(imports)
         self.local = LocalCluster(jobs)
         self.tasks: dict[str, TaskProcess] = {}
         self.mapped: dict[str, str] = {}  # data addresses, for tests that write a map
@@ -98,6 +101,7 @@ class TensorFlowCluster:
             "plugin": self.plugin,
             "device": self.devices.get(f"{job}:{index}"),
             "cpus": self.cpus,
+            "imports": self.imports,
         }
         task = self.local.start(
             job,

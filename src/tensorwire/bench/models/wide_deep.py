@@ -180,7 +180,9 @@ def _dynamic_embedding() -> Any:
     return dynamic_embedding
 
 
-def _growing_lookup(name: str, dim: int, initializer: Any, device: str, ids: Any) -> Any:
+def _growing_lookup(
+    name: str, dim: int, initializer: Any, device: str, ids: Any
+) -> tuple[Any, Any]:
     """As `lookup` of `build`. Workers add what they change to a row, as each does not see what the
     others change meanwhile (bp_v2).
     """
@@ -188,4 +190,7 @@ def _growing_lookup(name: str, dim: int, initializer: Any, device: str, ids: Any
     table = embedding.get_variable(
         name, dim=dim, initializer=initializer, devices=[device], bp_v2=True
     )
-    return embedding.embedding_lookup_unique(table, ids, name=name, return_trainable=True)
+    rows, trainable = embedding.embedding_lookup_unique(
+        table, ids, name=name, return_trainable=True
+    )
+    return rows, trainable
