@@ -45,7 +45,11 @@ CASES = [
 
 def lab_groups(pid: int) -> list[Path]:
     """The control groups of a lab in which the process is."""
-    found = [name for name in Path(f"/proc/{pid}/cgroup").read_text().split("/") if "-lab-" in name]
+    try:
+        path = Path(f"/proc/{pid}/cgroup").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # a command that ended meanwhile
+        return []
+    found = [name for name in path.split("/") if "-lab-" in name]
     return [cgroups.paths(1)[0].with_name(name.strip()) for name in found]
 
 
