@@ -26,6 +26,7 @@ _NO_END = 2**63 - 1
 _NO_ITEM = -2
 """The number of an item where there is none. kNoItem of the plug-in."""
 _MOST_ITEMS = 2**31
+"""kItems of the plug-in."""
 _WHOLE_ITEM = 2**32 - 1
 """Receipts are `Receipt` of the plug-in: an item's number above these bits, then the index of an
 element, then whether it is the last one. All bits: the whole item."""
@@ -413,15 +414,11 @@ def _not_ahead(dataset: Any) -> Any:
 
 def _position(first: Any) -> Any:
     """The index in the receipt of an item's first element."""
-    return tf.bitwise.right_shift(tf.bitwise.bitwise_and(first, _bits(_WHOLE_ITEM)), _bits(1))
+    return first % (_WHOLE_ITEM + 1) // 2
 
 
 def _whole_item(receipt: Any) -> Any:
-    return tf.bitwise.bitwise_or(receipt, _bits(_WHOLE_ITEM))
-
-
-def _bits(of: int) -> Any:
-    return tf.constant(of, tf.int64)
+    return tf.bitwise.bitwise_or(receipt, tf.constant(_WHOLE_ITEM, tf.int64))
 
 
 def _constant(element: Any) -> Any:

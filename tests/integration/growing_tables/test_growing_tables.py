@@ -1,6 +1,7 @@
 """Tables of tensorflow-recommenders-addons (TFRA), which grow with the ids that occur.
 
-They need an environment of their own, because TFRA has wheels for few TensorFlows: `make tfra`.
+They need an environment of their own, because TFRA's library needs symbols of another wheel
+of TensorFlow: `make tfra`.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Model:
             self.saver = tf1.train.Saver()
 
     def session(self, cluster: TensorFlowCluster, **rewrites: bool) -> Any:
+        """A session on a cluster that has no tables yet."""
+        tf1.Session.reset(cluster.target())
         config = tf1.ConfigProto(operation_timeout_in_ms=STEP_TIMEOUT_MS, **rewrites)
         return tf1.Session(cluster.target(), self.graph, config)
 
@@ -95,7 +98,6 @@ def trained(
     cluster: TensorFlowCluster, model: Model, steps: int, **rewrites: bool
 ) -> tuple[list[float], list[int], Any]:
     """The losses of some steps from new tables on, their sizes then, and rows."""
-    tf1.Session.reset(cluster.target())
     with model.session(cluster, **rewrites) as session:
         session.run(model.initialize)
         losses = [
@@ -138,7 +140,6 @@ def test_what_all_tables_send_to_a_task_is_one_message(
     sent = []
     variants: list[dict[str, bool]] = [{}, {"exact_rewrites": True}]
     for rewrites in variants:
-        tf1.Session.reset(cluster.target())
         with model.session(cluster, **rewrites) as session:
             session.run(model.initialize)
             feed = {model.ids: batches(1)[0]}
@@ -153,7 +154,6 @@ def test_a_checkpoint_has_the_tables_and_their_slots(
 ) -> None:
     cluster, model = clusters["grpc++"], Model("adam")
     first, second = batches(3), batches(3, seed=2)
-    tf1.Session.reset(cluster.target())
     after = []
     with model.session(cluster, exact_rewrites=True) as session:
         session.run(model.initialize)
@@ -162,7 +162,6 @@ def test_a_checkpoint_has_the_tables_and_their_slots(
         file = model.saver.save(session, str(tmp_path / "model"))
         sizes = session.run(model.sizes)
         after.append([session.run([model.loss, model.train], {model.ids: i})[0] for i in second])
-    tf1.Session.reset(cluster.target())
     with model.session(cluster, exact_rewrites=True) as session:
         model.saver.restore(session, file)
         assert session.run(model.sizes) == sizes
@@ -172,7 +171,6 @@ def test_a_checkpoint_has_the_tables_and_their_slots(
 
 def test_a_table_grows_over_a_million_ids(clusters: dict[str, TensorFlowCluster]) -> None:
     cluster, model = clusters["grpc++"], Model("sgd")
-    tf1.Session.reset(cluster.target())
     with model.session(cluster, exact_rewrites=True) as session:
         session.run(model.initialize)
         for begin in range(0, 1_200_000, 100_000):
@@ -185,7 +183,6 @@ def test_a_table_grows_over_a_million_ids(clusters: dict[str, TensorFlowCluster]
 def test_a_policy_keeps_tables_small(clusters: dict[str, TensorFlowCluster], policy: str) -> None:
     cluster = clusters["grpc++"]
     model = Model("adagrad", policy=getattr(dynamic_embedding, policy))
-    tf1.Session.reset(cluster.target())
     with model.session(cluster, exact_rewrites=True) as session:
         session.run(model.initialize)
         for ids in batches(4):

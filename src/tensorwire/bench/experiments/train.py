@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorwire.bench.experiments.tensors import ClusterVariant, ServerTask
+from tensorwire.bench.experiments.tensors import ClusterVariant, ServerTask, import_for_user
 from tensorwire.bench.frame import statistics
 from tensorwire.bench.frame.columns import Column
 from tensorwire.bench.frame.experiment import Case, Experiment, Variant, rounds_option
@@ -44,7 +44,8 @@ _EVALUATION_BATCH = 8192
 _START_DEADLINE_S = 60
 _REPLY_TIMEOUT_S = 300.0
 _SLOWEST_STEP_S = 5.0
-_VARIABLES, TFRA = "variables", "tfra"
+_VARIABLES, _TFRA = "variables", "tfra"
+_TFRA_MODULE = "tensorflow_recommenders_addons"
 _ESTABLISHED = 1 << 1  # linux/tcp_states.h
 _INET_DIAG_INFO = 1 << 1  # linux/inet_diag.h
 
@@ -91,21 +92,9 @@ def network() -> str:
 class TrainTask(ServerTask):
     """A ps, or the base of a worker."""
 
-    def __init__(
-        self,
-        spec: Mapping[str, Sequence[str]],
-        job: str,
-        index: int,
-        protocol: str,
-        rewrites: Sequence[str] = (),
-        tables: str = _VARIABLES,
-    ) -> None:
-        if tables == TFRA:
-            import tensorflow_recommenders_addons  # noqa: F401 - its operations and kernels
-        super().__init__(spec, job, index, protocol, rewrites)
-        self._tables = tables
-
-    def build_model(self, name: str, file: Path, batch_size: int, seed: int) -> wide_deep.Graph:
+    def build_model(
+        self, name: str, file: Path, batch_size: int, seed: int, tables: str = _VARIABLES
+    ) -> wide_deep.Graph:
         """Builds a model in the default graph, with its variables and tables on the ps."""
         tf, v1 = self._tf, self._tf.compat.v1
         # Each worker has its own order of batches, which is the same for every protocol.
@@ -114,7 +103,7 @@ class TrainTask(ServerTask):
         with v1.device(v1.train.replica_device_setter(worker_device=self._device, cluster=cluster)):
             columns = MODELS[name].columns
             record = wide_deep.endless(tf, columns, file, batch_size)
-            growing = range(cluster.num_tasks("ps") if self._tables == TFRA else 0)
+            growing = range(cluster.num_tasks("ps") if tables == _TFRA else 0)
             tables_on = [f"/job:ps/task:{index}/device:CPU:0" for index in growing]
             return wide_deep.build(tf, columns, record, batch_size, tables_on)
 
@@ -138,6 +127,14 @@ class TrainTask(ServerTask):
         return {**self.wire(), "grpc_bytes": received_bytes(ports), "network": network()}
 
 
+class GrowingPs(TrainTask):
+    """A ps with tables of tensorflow-recommenders-addons."""
+
+    def ready(self) -> Message:
+        import_for_user(_TFRA_MODULE)  # its operations and kernels
+        return super().ready()
+
+
 class TrainWorker(TrainTask):
     """A worker: a training session and its model."""
 
@@ -148,8 +145,8 @@ class TrainWorker(TrainTask):
         index: int,
         protocol: str,
         rewrites: Sequence[str],
-        tables: str,
         model: str,
+        tables: str,
         batch_size: int,
         seed: int,
         train_file: str,
@@ -162,14 +159,14 @@ class TrainWorker(TrainTask):
             train_file: empty if the worker must make its own file.
             checkpoint_directory: empty for no checkpoints.
         """
-        super().__init__(spec, job, index, protocol, rewrites, tables)
+        super().__init__(spec, job, index, protocol, rewrites)
         self._session: Any = None
         self._held_out_file = held_out_file
         self._checkpoint_directory = checkpoint_directory
         self._columns = MODELS[model].columns
         self._enter_graph()
         file = Path(train_file) if train_file else self._made_train_file(model)
-        self._model = self.build_model(model, file, batch_size, seed)
+        self._model = self.build_model(model, file, batch_size, seed, tables)
 
     def _made_train_file(self, model: str) -> Path:
         """This worker's examples, made here because the measuring process is on another machine."""
@@ -334,7 +331,7 @@ class Train(Experiment[None, TrainResult]):
     tables: str = option(
         _VARIABLES,
         "variables of fixed size; tfra: tables of tensorflow-recommenders-addons, which grow.",
-        choices=(_VARIABLES, TFRA),
+        choices=(_VARIABLES, _TFRA),
     )
     steps: int = option(2000, "Training steps of all workers together, for each protocol.", least=1)
     ps: int = option(2, least=1, most=16)
@@ -365,7 +362,7 @@ class Train(Experiment[None, TrainResult]):
 
     def variants(self, hosts: HostPool) -> Sequence[Variant[None, TrainResult]]:
         check_installed()
-        if self.tables == TFRA and not importlib.util.find_spec("tensorflow_recommenders_addons"):
+        if self.tables == _TFRA and not importlib.util.find_spec(_TFRA_MODULE):
             raise TensorwireError(
                 "--tables tfra needs tensorflow-recommenders-addons: pip install "
                 "tensorflow-recommenders-addons, beside the TensorFlow that it is made for"
@@ -413,7 +410,8 @@ class TrainVariant(ClusterVariant[None, TrainResult]):
         self, setting: Setting, plan: Train, hosts: HostPool, shared: list[examples.ExampleFiles]
     ) -> None:
         """`shared`: the examples of all variants, which the first one to start puts there."""
-        kinds = {"ps": TrainTask, "worker": TrainWorker}
+        ps = GrowingPs if plan.tables == _TFRA else TrainTask
+        kinds = {"ps": ps, "worker": TrainWorker}
         super().__init__(setting, kinds, hosts, {"ps": plan.ps, "worker": plan.workers})
         self._plan = plan
         self._shared = shared
@@ -428,7 +426,7 @@ class TrainVariant(ClusterVariant[None, TrainResult]):
         super().start()
 
     def setup(self, job: str, index: int) -> Message:
-        setup = {**super().setup(job, index), "tables": self._plan.tables}
+        setup = super().setup(job, index)
         if job == "ps":
             return setup
         (files,) = self._shared
@@ -440,6 +438,7 @@ class TrainVariant(ClusterVariant[None, TrainResult]):
         return {
             **setup,
             "model": self._plan.model,
+            "tables": self._plan.tables,
             "batch_size": self._plan.batch_size,
             "seed": self._plan.seed,
             "train_file": str(files.train[index]) if here else "",

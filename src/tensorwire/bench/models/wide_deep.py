@@ -114,6 +114,8 @@ def build(
     labels = tf.cast(batch[:, -1], tf.float32)
     column_ids = dict(zip((each.name for each in columns), tf.unstack(ids, axis=1), strict=True))
 
+    devices: Iterator[str] = itertools.cycle(tables_on)
+
     def lookup(column: Column, dim: int, initializer: Any) -> tuple[Any, Any]:
         """The rows of this column's ids in a new table, and what an optimizer updates."""
         column_id = column_ids[column.name]
@@ -123,7 +125,6 @@ def build(
         return tf.nn.embedding_lookup(table, column_id), table
 
     # All tables of one kind are created in a row, so round robin spreads each kind over all ps.
-    devices: Iterator[str] = itertools.cycle(tables_on)
     with v1.variable_scope("deep"):
         deep = [
             lookup(
@@ -161,13 +162,15 @@ def build(
     if tables_on:
         grows = _dynamic_embedding().DynamicEmbeddingOptimizer
         wide_optimizer, deep_optimizer = grows(wide_optimizer), grows(deep_optimizer)
-    # The tables of variables are among these, other ones are not.
-    dense = v1.trainable_variables
+    # Tables that grow are not among the trainable variables.
+    growing_wide, growing_deep = (
+        [table for _, table in looked_up if tables_on] for looked_up in (wide, deep)
+    )
     wide_train = wide_optimizer.minimize(
-        loss, var_list=dense("wide") + [table for _, table in wide if tables_on]
+        loss, var_list=v1.trainable_variables("wide") + growing_wide
     )
     deep_train = deep_optimizer.minimize(
-        loss, var_list=dense("deep") + [table for _, table in deep if tables_on]
+        loss, var_list=v1.trainable_variables("deep") + growing_deep
     )
     with v1.control_dependencies([wide_train, deep_train]):
         train = v1.assign_add(global_step, 1).op
