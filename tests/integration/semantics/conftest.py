@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
+from tensorflow.python.client.session import BaseSession
 
 from tensorwire.bench.lab.ports import PortLease
 
@@ -41,6 +44,25 @@ def shared_tasks_live_on(pool: ClusterPool) -> Iterator[None]:
     yield
     if dead := pool.drop_dead():
         pytest.fail("\n".join(dead))
+
+
+@pytest.fixture(autouse=True)
+def no_session_stays_open() -> Iterator[None]:
+    """Fails the test that leaves a session open. To close it without its master takes as long as a
+    step may take, whenever Python gets to it.
+    """
+    opened: weakref.WeakSet[Any] = weakref.WeakSet()
+    init = BaseSession.__init__
+
+    def noted(session: Any, *arguments: Any, **options: Any) -> None:
+        init(session, *arguments, **options)
+        opened.add(session)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BaseSession, "__init__", noted)
+        yield
+    if left := [session._target for session in opened if not session._closed]:
+        pytest.fail(f"{len(left)} sessions were left open: {left}")
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ class TensorFlowCluster:
         self.local = LocalCluster(jobs)
         self.tasks: dict[str, TaskProcess] = {}
         self.mapped: dict[str, str] = {}  # data addresses, for tests that write a map
+        self.at_end = contextlib.ExitStack()  # what is closed while the tasks still run
 
     @property
     def spec(self) -> dict[str, list[str]]:
@@ -76,6 +77,12 @@ class TensorFlowCluster:
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        try:
+            self.at_end.close()
+        finally:
+            self._end_tasks(*exception)
+
+    def _end_tasks(self, *exception: Any) -> None:
         if self.plugin and exception == (None, None, None):
             for name, task in self.tasks.items():
                 with contextlib.suppress(TensorwireError):  # it was killed, or has ended

@@ -43,6 +43,8 @@ class Worker:
         checkpoints: Path | None = None,
         **options: Any,
     ) -> None:
+        self._cluster, self._index = cluster, index
+        self._is_closed = False
         with tf.Graph().as_default() as self.graph:
             self.device = f"/job:worker/task:{index}"
             with tf1.device(tf1.train.replica_device_setter(1, worker_device=self.device)):
@@ -64,6 +66,17 @@ class Worker:
                 save_summaries_secs=None,
                 log_step_count_steps=None,
             )
+        cluster.at_end.callback(self.close)
+
+    def close(self) -> None:
+        """Closes the session. A killed master is started again, as TensorFlow waits for it."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._cluster.tasks[f"worker:{self._index}"].poll() is not None:
+            self._cluster.ready(self._cluster.begin("worker", self._index))
+        with self.graph.as_default(), contextlib.suppress(tf.errors.OpError):
+            self.session.close()
 
     def take(self) -> Any:
         return self.session.run(self.fetched)
@@ -178,8 +191,7 @@ def test_an_item_is_done_with_its_last_element(cluster: TensorFlowCluster, tmp_p
 
     worker = Worker(cluster, 0, 5, elements, tmp_path, shuffle=False)
     train(worker, 5)  # "0" has none, "1" and "2" are done, and 2 elements of "3"
-    with worker.session.graph.as_default():
-        worker.session.close()  # saves
+    worker.close()  # saves
     cluster.tasks["ps:0"].stop(signal.SIGKILL)
     cluster.ready(cluster.begin("ps", 0))
     worker = Worker(cluster, 0, 5, elements, tmp_path, shuffle=False)

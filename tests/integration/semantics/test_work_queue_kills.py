@@ -72,8 +72,7 @@ class Job:
             assert not thread.is_alive()
         assert not self._errors, self._errors
         for worker in self._workers:
-            with worker.graph.as_default():
-                worker.session.close()
+            worker.close()
         with self.cluster.session(self._workers[0].graph) as session:
             return session.run("trained/Read/ReadVariableOp:0")  # type: ignore[no-any-return]
 
