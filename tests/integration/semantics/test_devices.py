@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +13,12 @@ import tensorflow as tf
 from tensorflow.python.framework import load_library
 
 from .devices import (
-    COPIES,
     PS_CPU,
     PS_DEVICE,
     WORKER_CPU,
     WORKER_DEVICE,
     build_device,
     device_cluster,
-    left_out,
-    package_without_copies,
     variable,
 )
 from .fusing import fusing_session, total
@@ -219,47 +216,12 @@ def test_a_list_of_tensors_goes_through_a_device(devices: TensorFlowCluster) -> 
                 np.testing.assert_array_equal(found, [fed + 1, 2 * (fed + 1), (fed + 1) ** 2])
 
 
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory, plugin: None) -> dict[str, str]:
-    """The environment of tasks that omit device copies."""
-    return package_without_copies(tmp_path_factory.mktemp("faulty"))
-
-
 @pytest.mark.newest
-@pytest.mark.parametrize("copy", COPIES)
-def test_a_task_that_leaves_a_copy_out_crashes(
-    copy: str, device_library: Path, faulty: dict[str, str]
+@pytest.mark.parametrize("access", ["ReadOnHost", "UseHostMemory"])
+def test_a_copy_that_is_left_out_crashes(
+    access: str,
+    device_library: Path,
+    python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    fed = np.arange(1000, dtype=np.float32)
-    with tf.Graph().as_default() as graph:
-        with tf.device(PS_CPU):
-            value = tf1.placeholder(tf.float32, [None], name="value")
-        with tf.device(WORKER_CPU):
-            made_there = tf.random.uniform([1000])
-        with tf.device(WORKER_DEVICE):
-            to_device = value * value
-            made = made_there * made_there
-        with tf.device(PS_CPU):
-            to_host = made + 1.0
-    fetches = {
-        # Fetch the operation, because fetching its value would copy it to the host.
-        "TO_DEVICE": (to_device.op, {"value:0": fed}),
-        "TO_HOST": (to_host, {}),
-    }
-    # With checksums, the CPU reads the data that it sends. Without, only the kernel does, and it
-    # refuses to send memory that the process cannot read: an error of the step, not a crash.
-    environment = {**faulty, **left_out(copy), "TENSORWIRE_CHECKSUM": "1"}
-    # The master must survive. It places nodes by its own kernels, so it needs the library, too.
-    library = dict.fromkeys(("ps:0", "worker:0"), device_library)
-    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}, devices=library) as cluster:
-        cluster.start_all(environment)
-        worker = cluster.tasks["worker:0"]
-        with cluster.session(graph, master="ps:0", step_timeout_ms=60_000) as session:
-            (other,) = set(COPIES) - {copy}
-            session.run(*fetches[other])  # the other copies still work
-            assert worker.poll() is None
-            # The device's stream may crash after the end of the step.
-            with contextlib.suppress(tf.errors.OpError):
-                session.run(*fetches[copy])
-        assert worker.process.wait(30) == -signal.SIGSEGV
-        worker.stop()  # so that its end does not count as a failure whose log is kept
+    code = f"import ctypes, tensorflow; ctypes.CDLL({str(device_library)!r}).{access}()"
+    assert python("-c", code).returncode == -signal.SIGSEGV
