@@ -61,14 +61,14 @@ demo: .venv/new.installed ## train Wide & Deep on real flights, on grpc and on g
 # What convinces a stranger: 12 minutes on two cores, most of the time less.
 .PHONY: test
 test: ## lint, the engine's tests, unit tests, and real clusters on grpc and grpc++: ten minutes with all that it installs
-	@$(run_stages) test lint native unit -- cluster
+	@$(run_stages) test 2 cluster lint native unit
 	@echo "Left out: types, clang-tidy, documents, sanitizers, TensorFlow $(OLD) and its fault tolerance tests," \
 	  "and the slower tests of clusters. make test-all runs them."
 
 .PHONY: test-all
 test-all: ## everything, also on TensorFlow 2.15.1 and under sanitizers: an hour (REQUIRE=all: nothing may be skipped)
-	@$(run_stages) test-all $(if $(TESTED),,lint native unit) types tidy docs native-address native-thread \
-	  integration-2.15.1 fault-tolerance-2.15.1 fault-tolerance-2.21.0 -- integration-2.21.0
+	@$(run_stages) test-all 3 $(if $(TESTED),,lint native unit) integration-2.21.0 tools-2.21.0 integration-2.15.1 \
+	  native-address tidy native-thread docs fault-tolerance-2.15.1 fault-tolerance-2.21.0 types
 # TESTED=1: without what `make test` has just run on the same sources.
 export TESTED ?=
 
@@ -173,9 +173,14 @@ unit: .venv/new.installed ## tests of the Python parts, on TensorFlow 2.21.0
 cluster: .venv/new.installed ## the core of the tests of real clusters, on grpc and grpc++: some minutes
 	@.venv/new/bin/python $(pytest) -m "core and not slow" tests/integration
 
-.PHONY: integration-2.21.0
-integration-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0
-	@.venv/new/bin/python $(pytest) $(if $(TESTED),-m "not core or slow") tests/integration
+# In two stages, so that they can run side by side.
+.PHONY: integration-2.21.0 tools-2.21.0
+TOOLS := tests/integration/k8s $(wildcard tests/integration/test_*.py)
+integration-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0: what jobs do, and survive
+	@$(call on_new,tests/integration/apis tests/integration/faults tests/integration/semantics)
+tools-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0: commands, benchmarks, Kubernetes, tutorials
+	@$(call on_new,$(TOOLS))
+on_new = .venv/new/bin/python $(pytest) $(if $(TESTED),-m "not core or slow") $(1)
 
 .PHONY: integration-2.15.1
 integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it is found
