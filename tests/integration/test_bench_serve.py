@@ -34,6 +34,7 @@ RESULT_FIELDS = [
 ]
 
 
+@pytest.mark.newest
 def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
     path, page = tmp_path / "serve.json", tmp_path / "serve.html"
     arguments = ["--clients", "8", "--requests", "2000", "--rounds", "2", "--payload", "skewed"]

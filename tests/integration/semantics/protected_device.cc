@@ -441,8 +441,8 @@ extern "C" void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status*)
 // The kernels are registered when the library is loaded.
 extern "C" void TF_InitKernel() {}
 
-// What a transport that leaves a copy out does: it reads memory of the device, or gives the device a
-// tensor in host memory.
+// What a transport that leaves a copy out does: it reads memory of the device, or gives the device
+// a tensor in host memory.
 extern "C" void ReadOnHost() {
   const volatile char* const address = static_cast<char*>(Memory::Get().Allocate(1));
   static_cast<void>(*address);
