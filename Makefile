@@ -214,12 +214,6 @@ else \
 fi
 endef
 
-# Not of `make test-all`: TFRA needs the symbols of the wheel with CUDA, of half a gigabyte.
-TFRA := 0.8.0
-.PHONY: tfra
-tfra: .venv/tfra.installed ## tables of tensorflow-recommenders-addons on grpc++, on TensorFlow 2.15.1
-	@.venv/tfra/bin/python $(pytest) tests/integration/growing_tables
-
 # Not of `make test`: each version takes minutes, and 1.3 GB for its environment.
 .PHONY: versions
 versions: ## a compact suite on each TensorFlow from 2.15 to 2.21 (VERSIONS=2.18.1; RECORD=file.json keeps the results)
@@ -294,21 +288,23 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 	@.ci/make-venv .venv/new - --no-deps tf-keras==$(NEW)
 	@touch $@
 
-.venv/old.ready: Makefile pyproject.toml
-	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(TENSORFLOW)==$(OLD) 'numpy<2' \
-	  tensorwire[demo,metrics,report] $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
-	@touch $@
+# tensorflow-recommenders-addons (TFRA) has libraries for TensorFlow up to 2.16, of the wheel with CUDA.
+ifeq ($(shell uname -m),x86_64)
+tfra_of_2.15.1 := tensorflow-recommenders-addons==0.8.0
+tfra_of_2.16.2 := tensorflow-recommenders-addons==0.8.1 tf-keras==2.16.0
+endif
+tensorflow_of = $(if $(tfra_of_$(1)),tensorflow==$(1) $(tfra_of_$(1)),$(TENSORFLOW)==$(1))
 
-.venv/tfra.ready: Makefile pyproject.toml
-	@.ci/make-venv .venv/tfra $$(.ci/find-python $(OLD_PYTHONS)) tensorflow==$(OLD) 'numpy<2' \
-	  tensorflow-recommenders-addons==$(TFRA) tensorwire[demo] $(BUILD_TOOLS) $(TEST_TOOLS)
+.venv/old.ready: Makefile pyproject.toml
+	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(call tensorflow_of,$(OLD)) 'numpy<2' \
+	  tensorwire[demo,metrics,report] $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
 	@touch $@
 
 # With what the tests marked every_version need, and no more. pip finds the numpy that each takes; but
 # 2.20.0 accepts every protobuf, and its MonitoredTrainingSession cannot save with 7 or newer.
 .PRECIOUS: .venv/tf-%.ready
 .venv/tf-%.ready: Makefile pyproject.toml
-	@.ci/make-venv .venv/tf-$* $$(.ci/find-python $(MIDDLE_PYTHONS)) $(TENSORFLOW)==$* \
+	@.ci/make-venv .venv/tf-$* $$(.ci/find-python $(MIDDLE_PYTHONS)) $(call tensorflow_of,$*) \
 	  $(if $(filter 2.20.%,$*),'protobuf<7') tensorwire $(BUILD_TOOLS) $(TEST_TOOLS)
 	@touch $@
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-# `make tfra` has an environment for them.
+# Of TensorFlow up to 2.16: see the environments in the Makefile.
 collect_ignore = ["growing_tables"]
 if importlib.util.find_spec("tensorflow_recommenders_addons") is not None:
     collect_ignore = []

@@ -1,8 +1,4 @@
-"""Tables of tensorflow-recommenders-addons (TFRA), which grow with the ids that occur.
-
-They need an environment of their own, because TFRA's library needs symbols of another wheel
-of TensorFlow: `make tfra`.
-"""
+"""Tables of tensorflow-recommenders-addons (TFRA), which grow with the ids that occur."""
 
 from __future__ import annotations
 
@@ -18,6 +14,8 @@ from tensorflow_recommenders_addons import dynamic_embedding
 
 import tensorwire.tf  # noqa: F401 - fields of ConfigProto
 from integration.semantics.support import PROTOCOLS, STEP_TIMEOUT_MS, TensorFlowCluster, tf1
+
+pytestmark = pytest.mark.every_version
 
 TABLES, DIM, BATCH = 6, 8, 64
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
