@@ -30,6 +30,7 @@ RESULT_FIELDS = [
     "batch_size",
     "rewrites",
     "ps_operations_per_step",
+    "data",
 ]
 
 

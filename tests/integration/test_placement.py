@@ -165,16 +165,16 @@ def test_what_a_step_moves_is_known_for_each_variable(
 
 @pytest.mark.parametrize("name", ["ctr", "flights"])
 def test_balanced_evens_out_what_a_step_moves(placement: Any, tmp_path: Path, name: str) -> None:
-    from tensorwire.bench.models import MODELS, examples, wide_deep
+    from tensorwire.bench.models import MODELS, examples, training
 
-    columns = MODELS[name].columns
-    ids = np.zeros((16, len(columns)), np.int32)
-    data = examples.Examples(ids, np.zeros(16, np.int32))
+    model = MODELS[name]
+    inputs = np.zeros((16, model.inputs), np.int32)
+    data = examples.Examples(inputs, np.zeros(16, np.int32))
     files = examples.write(tmp_path, 1, data, data)
 
     def build() -> Any:
-        record = wide_deep.endless(tf, columns, files.train[0], 16)
-        return wide_deep.build(tf, columns, record, 16)
+        record = training.endless(tf, model, files.train[0], 16)
+        return training.build(tf, model, record, 16)
 
     plan = placement.balanced(build, PS)
     assert plan.traffic_imbalance <= 1.15

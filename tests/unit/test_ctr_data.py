@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensorwire.bench.models import ctr
+from tensorwire.bench.models import clicks, ctr
 from tensorwire.bench.models.examples import Examples, auc
 
 EXAMPLES = 20_000
@@ -23,14 +23,14 @@ def test_there_are_26_categorical_columns_and_200_small_ones(sample: Examples) -
     assert max(column.buckets for column in categorical) == 100_000
     assert max(column.buckets for column in small) <= 100
     assert len({column.name for column in ctr.COLUMNS}) == 226
-    assert sample.ids.shape == (EXAMPLES, 226)
-    assert sample.ids.dtype == np.int32
+    assert sample.inputs.shape == (EXAMPLES, 226)
+    assert sample.inputs.dtype == np.int32
 
 
 def test_ids_are_within_their_tables_and_follow_zipfs_law(sample: Examples) -> None:
     for c, column in enumerate(ctr.COLUMNS):
-        shares = np.bincount(sample.ids[:, c], minlength=column.buckets) / EXAMPLES
-        expected = np.arange(1, column.buckets + 1) ** -ctr.ZIPF_EXPONENT
+        shares = np.bincount(sample.inputs[:, c], minlength=column.buckets) / EXAMPLES
+        expected = np.arange(1, column.buckets + 1) ** -clicks.ZIPF_EXPONENT
         expected /= expected.sum()
         assert len(shares) == column.buckets
         np.testing.assert_allclose(shares[:4], expected[:4], atol=0.02)
@@ -39,7 +39,7 @@ def test_ids_are_within_their_tables_and_follow_zipfs_law(sample: Examples) -> N
 def test_the_data_is_the_same_each_time(sample: Examples) -> None:
     again = ctr.generate(EXAMPLES)
 
-    np.testing.assert_array_equal(again.ids, sample.ids)
+    np.testing.assert_array_equal(again.inputs, sample.inputs)
     np.testing.assert_array_equal(again.labels, sample.labels)
 
 
@@ -50,9 +50,9 @@ def test_clicks_are_the_rarer_label_and_follow_from_the_ids(sample: Examples) ->
     # Click rates by column value, learned on one half of the data, rank the other half.
     scores = np.zeros(half)
     for c, column in enumerate(ctr.COLUMNS[:26]):
-        ids, labels = sample.ids[:half, c], sample.labels[:half]
+        ids, labels = sample.inputs[:half, c], sample.labels[:half]
         shown = np.bincount(ids, minlength=column.buckets) + 20.0
         clicked = np.bincount(ids, labels, minlength=column.buckets) + 20.0 * labels.mean()
-        scores += np.log(clicked / shown)[sample.ids[half:, c]]
+        scores += np.log(clicked / shown)[sample.inputs[half:, c]]
 
     assert auc(scores, sample.labels[half:]) > 0.6

@@ -88,8 +88,8 @@ def test_held_out_flights_are_all_of_the_held_out_months_and_no_other(
     months = table["month"][arrived]
     assert len(held_out.labels) == np.isin(months, flights.HELD_OUT_MONTHS).sum()
     month = next(c for c, column in enumerate(flights.COLUMNS) if column.name == "month")
-    assert len(np.unique(held_out.ids[:, month])) <= len(flights.HELD_OUT_MONTHS)
-    assert len(np.unique(train.ids[:, month])) <= 12 - len(flights.HELD_OUT_MONTHS)
+    assert len(np.unique(held_out.inputs[:, month])) <= len(flights.HELD_OUT_MONTHS)
+    assert len(np.unique(train.inputs[:, month])) <= 12 - len(flights.HELD_OUT_MONTHS)
     assert 0.2 < held_out.labels.mean() < 0.3  # about a quarter of the flights is late
 
 
@@ -156,10 +156,10 @@ def test_workers_share_the_training_flights_without_overlap(parts: Any, tmp_path
     shares = [examples.read(path, len(flights.COLUMNS)) for path in files.train]
     assert sum(len(share.labels) for share in shares) == files.train_examples == len(train.labels)
     for worker, share in enumerate(shares):
-        np.testing.assert_array_equal(share.ids, train.ids[worker::3])
+        np.testing.assert_array_equal(share.inputs, train.inputs[worker::3])
         np.testing.assert_array_equal(share.labels, train.labels[worker::3])
     np.testing.assert_array_equal(
-        examples.read(files.held_out, len(flights.COLUMNS)).ids, held_out.ids
+        examples.read(files.held_out, len(flights.COLUMNS)).inputs, held_out.inputs
     )
 
 

@@ -222,7 +222,13 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         "--lab hosts=2 --transport memory": (
             "--transport memory: the hosts of a lab share no memory"
         ),
-        "--model resnet": "Invalid value for '--model': 'resnet' is not one of 'flights', 'ctr'.",
+        "--model resnet": (
+            "Invalid value for '--model': 'resnet' is not one of 'flights', 'ctr', 'wide_deep', "
+            "'dlrm', 'deepfm', 'din'."
+        ),
+        "--model ctr --data train.txt": (
+            "--data is for --model wide_deep, dlrm or deepfm, not ctr"
+        ),
     },
     "bench transfer": {
         "--data-mb nan": "--data-mb nan: a tensor has at least one float, 0.000004 MB",

@@ -14,7 +14,7 @@ from tensorwire.bench.calibration.models import job_of, unique_ids
 from tensorwire.bench.frame.record import Machine
 from tensorwire.bench.models import MODELS
 from tensorwire.bench.models.examples import Examples
-from tensorwire.bench.models.wide_deep import Column, Model
+from tensorwire.bench.models.training import Column, Model
 from tensorwire.plan import calibration_file
 from tensorwire.plan.costs import Calibration, Costs, Kernels
 from tensorwire.plan.job import Transfer

@@ -21,7 +21,7 @@ COMMANDS = {
     "tails": (f"{_IN}.tails:command", "Time small steps while another worker moves large tensors."),
     "strategy": (f"{_IN}.strategy:command", "Schedule functions with a ParameterServerStrategy."),
     "serve": (f"{_IN}.serve:command", "Ask one ps for tensors from many clients."),
-    "train": (f"{_IN}.train:train", "Train Wide & Deep with ps and workers of this machine."),
+    "train": (f"{_IN}.train:train", "Train a click-through model with ps and workers."),
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import tensorflow as tf
 
 import tensorwire.tf
-from tensorwire.bench.models import flights, wide_deep
+from tensorwire.bench.models import flights, training
 
 tf1 = tf.compat.v1
 tf1.disable_eager_execution()
@@ -27,8 +27,8 @@ data, steps = Path(sys.argv[1]), int(sys.argv[2])
 examples = data / f"train-{index}-of-{len(cluster['worker'])}.bin"
 device = f"/job:worker/task:{index}"
 with tf1.device(tf1.train.replica_device_setter(cluster=cluster, worker_device=device)):
-    record = wide_deep.endless(tf, flights.COLUMNS, examples, 256)
-    model = wide_deep.build(tf, flights.COLUMNS, record, 256)
+    record = training.endless(tf, flights.MODEL, examples, 256)
+    model = training.build(tf, flights.MODEL, record, 256)
     missing = tf1.report_uninitialized_variables()
 
 filters = tf1.ConfigProto(device_filters=["/job:ps", device])

@@ -1,4 +1,4 @@
-"""The models of `tensorwire bench train` as jobs: what a step moves follows from their columns.
+"""The small Wide & Deep models of `tensorwire bench train` as jobs: columns give what a step moves.
 
 A column's ids are sent once to each ps that looks it up, and the linear part has one gradient for
 all of its columns, so TensorFlow sends it once: both are counted with the first who needs them.
@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tensorwire.bench.models import MODELS
-from tensorwire.bench.models.wide_deep import HIDDEN_UNITS
+from tensorwire.bench.models.networks import HIDDEN_UNITS
 from tensorwire.placement.plan import Variable
 from tensorwire.plan.job import NOTHING, JobModel, JobVariable, Transfer
 
@@ -25,7 +25,7 @@ _COUNTED_BATCHES = 200
 @functools.cache
 def unique_ids(model: str, batch_size: int) -> tuple[float, ...]:
     """The different ids that a batch has of each column of a model of MODELS, on average."""
-    ids = MODELS[model].load()[0].ids
+    ids = MODELS[model].load()[0].inputs
     batches = ids[: len(ids) // batch_size * batch_size].reshape(-1, batch_size, ids.shape[1])
     some = np.sort(batches[:_COUNTED_BATCHES], axis=1)
     counts = 1 + np.count_nonzero(np.diff(some, axis=1), axis=1)
@@ -41,7 +41,7 @@ def job_of(
     *,
     is_exact: bool = False,
 ) -> JobModel:
-    """A model of MODELS.
+    """A small Wide & Deep model of MODELS.
 
     Args:
         worker_cpu_s: of its own operations at a worker, for a step.

@@ -34,7 +34,7 @@ from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import Unwatched, Watcher, request
 from tensorwire.bench.frame.variants import EXACT_REWRITES, Setting
 from tensorwire.bench.lab.channel import Message
-from tensorwire.bench.models import MODELS, examples, wide_deep
+from tensorwire.bench.models import MODELS, examples, training
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
 from tensorwire.plugin.tensorflow_install import check_installed
@@ -94,18 +94,18 @@ class TrainTask(ServerTask):
 
     def build_model(
         self, name: str, file: Path, batch_size: int, seed: int, tables: str = _VARIABLES
-    ) -> wide_deep.Graph:
+    ) -> training.Graph:
         """Builds a model in the default graph, with its variables and tables on the ps."""
         tf, v1 = self._tf, self._tf.compat.v1
         # Each worker has its own order of batches, which is the same for every protocol.
         v1.set_random_seed(seed + self._index)
         cluster = tf.train.ClusterSpec(self._spec)
         with v1.device(v1.train.replica_device_setter(worker_device=self._device, cluster=cluster)):
-            columns = MODELS[name].columns
-            record = wide_deep.endless(tf, columns, file, batch_size)
+            model = MODELS[name]
+            record = training.endless(tf, model, file, batch_size)
             growing = range(cluster.num_tasks("ps") if tables == _TFRA else 0)
             tables_on = [f"/job:ps/task:{index}/device:CPU:0" for index in growing]
-            return wide_deep.build(tf, columns, record, batch_size, tables_on)
+            return training.build(tf, model, record, batch_size, tables_on)
 
     def training_session(self, checkpoint_directory: str = "") -> Any:
         """Opens a session; that of the chief, the first worker, initializes the variables."""
@@ -149,6 +149,7 @@ class TrainWorker(TrainTask):
         tables: str,
         batch_size: int,
         seed: int,
+        data: str,
         train_file: str,
         held_out_file: str,
         checkpoint_directory: str,
@@ -156,6 +157,7 @@ class TrainWorker(TrainTask):
         """Starts the server and builds the model.
 
         Args:
+            data: the user's file; empty for the model's own data.
             train_file: empty if the worker must make its own file.
             checkpoint_directory: empty for no checkpoints.
         """
@@ -163,15 +165,16 @@ class TrainWorker(TrainTask):
         self._session: Any = None
         self._held_out_file = held_out_file
         self._checkpoint_directory = checkpoint_directory
-        self._columns = MODELS[model].columns
+        self._inputs = MODELS[model].inputs
         self._enter_graph()
-        file = Path(train_file) if train_file else self._made_train_file(model)
+        file = Path(train_file) if train_file else self._made_train_file(model, data)
         self._model = self.build_model(model, file, batch_size, seed, tables)
 
-    def _made_train_file(self, model: str) -> Path:
+    def _made_train_file(self, model: str, data: str) -> Path:
         """This worker's examples, made here because the measuring process is on another machine."""
         directory = Path(tempfile.mkdtemp())  # in the cluster's directory, which removes it
-        files = examples.write(directory, len(self._spec["worker"]), *MODELS[model].load())
+        both = MODELS[model].examples(Path(data) if data else None)
+        files = examples.write(directory, len(self._spec["worker"]), *both)
         return files.train[self._index]
 
     @request
@@ -217,16 +220,16 @@ class TrainWorker(TrainTask):
     @request
     def evaluate(self) -> Message:
         """The AUC on the held-out examples with the current variables."""
-        held_out = examples.read(Path(self._held_out_file), len(self._columns))
+        held_out = examples.read(Path(self._held_out_file), self._inputs)
 
         def score(step_context: Any) -> list[Any]:
             # The step context's session runs no hooks, because scoring is not a training step.
             return [
                 step_context.session.run(
                     self._model.logits,
-                    {self._model.ids: held_out.ids[begin : begin + _EVALUATION_BATCH]},
+                    {self._model.inputs: held_out.inputs[begin : begin + _EVALUATION_BATCH]},
                 )
-                for begin in range(0, len(held_out.ids), _EVALUATION_BATCH)
+                for begin in range(0, len(held_out.labels), _EVALUATION_BATCH)
             ]
 
         scores = np.concatenate(self._session.run_step_fn(score))
@@ -272,16 +275,20 @@ class TrainResult(Result):
     """Names of frame.variants; older records have only `tensor_fuse`."""
     ps_operations_per_step: Annotated[float | None, Column("ps ops/step")] = None
     """Operations that the busiest ps executes in a step of one worker."""
+    data: str | None = None
+    """The file of `--data`; None: the model's own data."""
 
     @property
     def title(self) -> str:
+        model = MODELS[self.model]
         tasks = f": {self.ps} ps, {self.workers} workers, batches of {self.batch_size}"
-        return f"Wide & Deep on {MODELS[self.model].title}{'' if self.ps is None else tasks}"
+        return f"{model.kind} on {self.data or model.title}{'' if self.ps is None else tasks}"
 
     @classmethod
     def section(cls, record: Record[Any]) -> Section:
         headline = " ".join(verdicts(record.results, record.ratios))
-        title = f"Training on {MODELS[record.results[0].model].title}"
+        first = record.results[0]
+        title = f"Training on {first.data or MODELS[first.model].title}"
         return dataclasses.replace(super().section(record), title=title, headline=headline)
 
 
@@ -312,7 +319,7 @@ def _verdict(first: TrainResult, grpc: TrainResult, ratio: Ratio) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Experiment[None, TrainResult]):
-    """Train Wide & Deep with ps and workers: steps and examples a second.
+    """Train a click-through model with ps and workers: steps and examples a second.
 
     Also measures the AUC on examples that are not used for training, and what a step sends between
     the tasks: MB (of 10^6 bytes) and messages. A message is a call from one task to another, or a
@@ -325,8 +332,15 @@ class Train(Experiment[None, TrainResult]):
 
     model: str = option(
         "flights",
-        "flights: the demo's model; ctr: 26 categorical and 200 further small columns, synthetic.",
+        "flights: the demo's model; ctr: 26 categorical and 200 further small columns, synthetic; "
+        "wide_deep, dlrm, deepfm: on Criteo's columns; din: on purchases before; both synthetic.",
         choices=tuple(MODELS),
+    )
+    data: Path | None = option(
+        None,
+        "Train on this file instead of synthetic data, at every worker: lines of Criteo's Kaggle "
+        "set (train.txt), for wide_deep, dlrm and deepfm.",
+        metavar="FILE",
     )
     tables: str = option(
         _VARIABLES,
@@ -343,6 +357,10 @@ class Train(Experiment[None, TrainResult]):
     rounds: int = rounds_option(8)
 
     def __post_init__(self) -> None:
+        if self.data and not MODELS[self.model].read:
+            *some, last = (name for name, model in MODELS.items() if model.read)
+            of = f"{', '.join(some)} or {last}"
+            raise UsageError(f"--data is for --model {of}, not {self.model}")
         if self.steps < 2 * self.workers:
             raise UsageError(
                 f"--steps must be at least {2 * self.workers}: "
@@ -375,9 +393,10 @@ class Train(Experiment[None, TrainResult]):
 
         Raises:
             UsageError: a batch is larger than a worker's share.
+            TensorwireError: the file of --data is not one of Criteo's.
         """
         directory.mkdir()
-        files = examples.write(directory, self.workers, *MODELS[self.model].load())
+        files = examples.write(directory, self.workers, *MODELS[self.model].examples(self.data))
         largest_batch = files.train_examples // self.workers
         if self.batch_size > largest_batch:
             raise UsageError(
@@ -441,6 +460,7 @@ class TrainVariant(ClusterVariant[None, TrainResult]):
             "tables": self._plan.tables,
             "batch_size": self._plan.batch_size,
             "seed": self._plan.seed,
+            "data": str(self._plan.data.resolve()) if self._plan.data else "",
             "train_file": str(files.train[index]) if here else "",
             "held_out_file": str(files.held_out),
             "checkpoint_directory": str(self.cluster.directory / "checkpoint") if together else "",
@@ -506,6 +526,7 @@ class TrainVariant(ClusterVariant[None, TrainResult]):
             workers=plan.workers,
             batch_size=plan.batch_size,
             ps_operations_per_step=float(max(each["ps_operations"] for each in traces)),
+            data=str(plan.data) if plan.data else None,
         )
 
     def _traffic_so_far(self) -> npt.NDArray[np.float64]:
@@ -532,7 +553,8 @@ train = experiment_command(
     """
   tensorwire bench train --model flights
   tensorwire bench train --model ctr --rewrites exact_rewrites,exact_rewrites+bfloat16
-  tensorwire bench train --model ctr --tensor-fuse --json train.json""",
+  tensorwire bench train --model ctr --tensor-fuse --json train.json
+  tensorwire bench train --model dlrm --data train.txt""",
     tasks="several",
 )
 demo = experiment_command(

@@ -9,24 +9,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Ids = npt.NDArray[np.int32]
+Inputs = npt.NDArray[np.int32]
 Labels = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Examples:
-    """``ids`` is int32 [examples, columns]; ``labels`` is int32 [examples], 0 or 1."""
+    """``inputs`` is int32 [examples, inputs]: the ids, then the bits of the float32 values of dense
+    columns; ``labels`` is int32 [examples], 0 or 1.
+    """
 
-    ids: Ids
+    inputs: Inputs
     labels: Labels
+
+    def split(self, first: int) -> tuple[Examples, Examples]:
+        """The first examples, and all others."""
+        return (
+            Examples(self.inputs[:first], self.labels[:first]),
+            Examples(self.inputs[first:], self.labels[first:]),
+        )
 
 
 @dataclass(frozen=True)
 class ExampleFiles:
     """Prepared data on disk.
 
-    ``train`` has one file per worker, with records of int32 [columns + 1]: the ids and then the
-    label. ``held_out`` has records of the same form.
+    ``train`` has one file per worker, with records of int32 [inputs + 1]: the inputs and then
+    the label. ``held_out`` has records of the same form.
     """
 
     train: tuple[Path, ...]
@@ -38,14 +47,14 @@ def write(directory: Path, workers: int, train: Examples, held_out: Examples) ->
     """Writes the data for ``workers`` workers into ``directory``; each gets its own share."""
 
     def write_one(path: Path, examples: Examples) -> Path:
-        np.hstack([examples.ids, examples.labels[:, None]]).tofile(path)
+        np.hstack([examples.inputs, examples.labels[:, None]]).tofile(path)
         return path
 
     return ExampleFiles(
         train=tuple(
             write_one(
                 directory / f"train-{w}-of-{workers}.bin",
-                Examples(train.ids[w::workers], train.labels[w::workers]),
+                Examples(train.inputs[w::workers], train.labels[w::workers]),
             )
             for w in range(workers)
         ),
@@ -54,9 +63,9 @@ def write(directory: Path, workers: int, train: Examples, held_out: Examples) ->
     )
 
 
-def read(path: Path, columns: int) -> Examples:
-    """Examples of ``columns`` columns from a file that :func:`write` wrote."""
-    records = np.fromfile(path, dtype=np.int32).reshape(-1, columns + 1)
+def read(path: Path, inputs: int) -> Examples:
+    """Examples with so many inputs from a file that :func:`write` wrote."""
+    records = np.fromfile(path, dtype=np.int32).reshape(-1, inputs + 1)
     return Examples(records[:, :-1], records[:, -1])
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorwire.bench.models.examples import Examples, Ids
-from tensorwire.bench.models.wide_deep import Column, Model
+from tensorwire.bench.models.examples import Examples, Inputs
+from tensorwire.bench.models.training import Column, Model
 from tensorwire.errors import TensorwireError
 
 LATE_AFTER_MIN = 15.0
@@ -147,7 +147,7 @@ def base_values(table: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[
     return values
 
 
-def hash_columns(values: Mapping[str, npt.NDArray[Any]]) -> Ids:
+def hash_columns(values: Mapping[str, npt.NDArray[Any]]) -> Inputs:
     """Ids of all COLUMNS, int32 [flights, columns], id c in [0, COLUMNS[c].buckets)."""
     hashes = {name: _hash_values(name, values[name]) for name in BASE_COLUMNS}
     flights = len(values[BASE_COLUMNS[0]])
