@@ -2,7 +2,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "rewrites/narrow_pass.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -16,30 +15,23 @@
 namespace tensorwire::plugin {
 namespace {
 
+using Eigen::numext::bit_cast;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-template <typename To, typename From>
-To BitCast(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof(to));
-  return to;
-}
-
 // Rounds `value` up if the cut-off rest, as a fraction of a step of 16 bits, is more than 1 -
 // `chance` / 2^16.
 void RoundByChance(float value, uint32_t chance, Eigen::bfloat16* to) {
-  const auto bits = BitCast<uint32_t>(value);
+  const auto bits = bit_cast<uint32_t>(value);
   const uint32_t rounded = bits + chance;
   // Infinities and NaNs stay, and no finite number becomes infinite.
   const bool stays = (rounded & 0x7F800000) == 0x7F800000;
   if (!std::isfinite(value)) {
     *to = static_cast<Eigen::bfloat16>(value);
   } else {
-    *to = BitCast<Eigen::bfloat16>(static_cast<uint16_t>((stays ? bits : rounded) >> 16));
+    *to = bit_cast<Eigen::bfloat16>(static_cast<uint16_t>((stays ? bits : rounded) >> 16));
   }
 }
 
@@ -52,8 +44,8 @@ void RoundByChance(float value, uint32_t chance, Eigen::half* to) {
     *to = static_cast<Eigen::half>(value);
   } else if (magnitude >= kSmallestNormal) {
     constexpr uint32_t kCutOff = 0x1FFF;  // the bits that a half does not have
-    const uint32_t rounded = BitCast<uint32_t>(value) + (chance & kCutOff);
-    *to = static_cast<Eigen::half>(BitCast<float>(rounded & ~kCutOff));
+    const uint32_t rounded = bit_cast<uint32_t>(value) + (chance & kCutOff);
+    *to = static_cast<Eigen::half>(bit_cast<float>(rounded & ~kCutOff));
   } else {
     const float steps = std::floor(magnitude * kStepsBelow + static_cast<float>(chance) * 0x1p-16F);
     *to = static_cast<Eigen::half>(std::copysign(steps / kStepsBelow, value));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -13,14 +12,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "rewrites/rewrite_pass.h"
-#include "rewrites/rewrite_push.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/algorithm.h"
 
 namespace tensorwire::plugin {
 namespace {
 
-constexpr char kNarrowing[] = "wire_dtype";
 // For a whole variable with fewer floats, the conversions cost more than the saved bytes.
 constexpr int64_t kLeastFloats = 256;
 constexpr char kAllBits[] = "float32";
@@ -34,7 +31,7 @@ struct WireDtype {
 
 // What a session or this process asks for; DT_INVALID: nothing.
 absl::Status FindWireDtype(const GraphOptimizationPassOptions& options, WireDtype* found) {
-  if (const auto* entry = FindEntry(kWireDtype, options); entry != nullptr) {
+  if (const auto* entry = FindEntry(kWireDtype.optimizer, options); entry != nullptr) {
     const auto& parameters = entry->parameter_map();
     if (const auto at = parameters.find("dtype"); at != parameters.end()) {
       found->name = at->second.s();
@@ -63,12 +60,10 @@ absl::Status FindWireDtype(const GraphOptimizationPassOptions& options, WireDtyp
 
 // The index of the input of an optimizer's operation that is a gradient; -1 if there is none.
 int GradientInput(const Node& node) {
-  static constexpr const char* kOptimizers[] = {"Apply", "ResourceApply", "SparseApply",
-                                                "ResourceSparseApply"};
+  static const auto* const optimizers =
+      new OpNames("Apply* ResourceApply* ResourceSparseApply* SparseApply*");
   const std::string& operation = node.type_string();
-  const bool updates =
-      std::any_of(std::begin(kOptimizers), std::end(kOptimizers),
-                  [&](const char* prefix) { return operation.rfind(prefix, 0) == 0; });
+  const bool updates = optimizers->Have(node);
   const char* gradient = "grad";
   if (operation == "AccumulatorApplyGradient" || operation == "ResourceAccumulatorApplyGradient") {
     gradient = "gradient";
@@ -87,11 +82,10 @@ int GradientInput(const Node& node) {
 // Whether an operation adds to a variable. SGD and Adam train the rows of a table in this way, and
 // users count in this way.
 bool AddsToVariable(const Node& node) {
-  static const std::set<std::string>* const kinds = new std::set<std::string>{
-      "AssignAdd",          "AssignSub",          "AssignAddVariableOp", "AssignSubVariableOp",
-      "ResourceScatterAdd", "ResourceScatterSub", "ScatterAdd",          "ScatterSub",
-  };
-  return kinds->count(node.type_string()) != 0;
+  static const auto* const names = new OpNames(
+      "AssignAdd AssignAddVariableOp AssignSub AssignSubVariableOp ResourceScatterAdd "
+      "ResourceScatterSub ScatterAdd ScatterSub");
+  return names->Have(node);
 }
 
 // The node of the variable, or accumulator, that an optimizer's operation updates.
@@ -102,117 +96,29 @@ const Node* UpdatedBy(const Node& update) {
 
 // Whether an operation passes on elements of its inputs and computes nothing from them.
 bool PassesOn(const Node& node) {
-  static const std::set<std::string>* const kinds = new std::set<std::string>{
-      "Cast",
-      "Concat",
-      "ConcatV2",
-      "DynamicPartition",
-      "DynamicStitch",
-      "ExpandDims",
-      "Gather",
-      "GatherV2",
-      "Identity",
-      "IdentityN",
-      "Pack",
-      "ParallelDynamicStitch",
-      "PreventGradient",
-      "Reshape",
-      "Slice",
-      "Snapshot",
-      "Split",
-      "SplitV",
-      "Squeeze",
-      "StopGradient",
-      "StridedSlice",
-      "Transpose",
-      "Unpack",
-  };
-  return node.IsControlFlow() || kinds->count(node.type_string()) != 0;
+  static const auto* const names = new OpNames(
+      "Cast Concat ConcatV2 DynamicPartition DynamicStitch ExpandDims Gather GatherV2 Identity "
+      "IdentityN Pack ParallelDynamicStitch PreventGradient Reshape Slice Snapshot Split SplitV "
+      "Squeeze StopGradient StridedSlice Transpose Unpack");
+  return node.IsControlFlow() || names->Have(node);
 }
 
 // Whether an operation's output is a gradient if its input is one.
 bool PassesGradientOn(const Node& node, int input) {
-  static const std::set<std::string>* const of_the_first = new std::set<std::string>{
-      "ExpandDims", "Identity", "Reshape", "UnsortedSegmentSum", kSumRowsOp};
+  static const auto* const of_the_first =
+      new OpNames("ExpandDims Identity Reshape TensorwireSumRows* UnsortedSegmentSum");
   if (node.type_string() == "AddN" || node.IsMerge()) return true;
-  return input == 0 && (node.IsControlFlow() || of_the_first->count(node.type_string()) != 0);
+  return input == 0 && (node.IsControlFlow() || of_the_first->Have(node));
 }
 
-// A float tensor that nodes of another task consume.
-struct Crossing {
-  Node* src = nullptr;
-  int output = 0;
-  std::string to;  // a device
-  std::vector<const Edge*> edges;
+// Sorts nodes by name, so that a list of them is always the same.
+struct ByName {
+  bool operator()(const Node* a, const Node* b) const { return a->name() < b->name(); }
 };
+using NodesByName = std::set<const Node*, ByName>;
 
-class Narrower {
- public:
-  Narrower(Graph* graph, const WireDtype& wire) : graph_(graph), wire_(wire) {
-    for (const Node* node : graph->op_nodes()) {
-      if (GradientInput(*node) < 0) continue;
-      if (const Node* variable = UpdatedBy(*node); variable != nullptr) trained_.insert(variable);
-    }
-  }
-
-  absl::Status Run();
-
- private:
-  // Sorts nodes by name, so that a list of them is always the same.
-  struct ByName {
-    bool operator()(const Node* a, const Node* b) const { return a->name() < b->name(); }
-  };
-  using NodesByName = std::set<const Node*, ByName>;
-
-  std::vector<Crossing> FindCrossings();
-  // The node that a tensor or its rows are read from. It may be a variable.
-  static const Node* ReadFrom(const Crossing& crossing);
-  // Whether the step updates `variable` by an optimizer's operation, or adds a value to it that is
-  // computed from what was pulled of it. A counter is not trained: the added value does not depend
-  // on it.
-  bool IsTrained(const Node* variable, const Crossing& pulled) const;
-  // Whether the value of an edge is used as a gradient, and as nothing else. Adds the operations
-  // that take it to `updates`.
-  static bool IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates);
-  // Whether the value of an edge leaves the step unchanged: it is saved, assigned, fetched or the
-  // like.
-  static bool IsKept(const Edge& edge, std::vector<bool>* seen);
-  // Why a tensor is not narrowed, or null. `variables`: those that it is read from or updates.
-  const char* WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables);
-  bool IsExcluded(const NodesByName& variables) const;
-  absl::Status Narrow(const Crossing& crossing, bool by_chance);
-
-  Graph* const graph_;
-  const WireDtype& wire_;
-  DeviceNames devices_;
-  std::set<const Node*> trained_;                         // by operations of an optimizer
-  std::map<std::tuple<int, int, bool>, Node*> narrowed_;  // by the node's id, output, by_chance
-};
-
-std::vector<Crossing> Narrower::FindCrossings() {
-  std::map<std::tuple<int, int, std::string>, Crossing> found;
-  for (Node* node : graph_->op_nodes()) {
-    for (const Edge* edge : node->out_edges()) {
-      if (edge->IsControlEdge() || !edge->dst()->IsOp() ||
-          node->output_type(edge->src_output()) != tensorflow::DT_FLOAT) {
-        continue;
-      }
-      const std::string& to = edge->dst()->assigned_device_name();
-      if (devices_.SameTask(node->assigned_device_name(), to)) continue;
-      Crossing& crossing = found[{node->id(), edge->src_output(), to}];
-      crossing.src = node;
-      crossing.output = edge->src_output();
-      crossing.to = to;
-      crossing.edges.push_back(edge);
-    }
-  }
-  std::vector<Crossing> crossings;
-  crossings.reserve(found.size());
-  for (auto& [key, crossing] : found) crossings.push_back(std::move(crossing));
-  return crossings;
-}
-
-const Node* Narrower::ReadFrom(const Crossing& crossing) {
+// The node that a tensor or its rows are read from. It may be a variable.
+const Node* ReadFrom(const Crossing& crossing) {
   const Node* source = Origin(crossing.edges.front())->src();
   while (IsLookup(*source)) {
     const Edge* table = nullptr;
@@ -222,21 +128,9 @@ const Node* Narrower::ReadFrom(const Crossing& crossing) {
   return source;
 }
 
-bool Narrower::IsTrained(const Node* variable, const Crossing& pulled) const {
-  if (trained_.count(variable) != 0) return true;
-  std::vector<const Node*> consumers;
-  consumers.reserve(pulled.edges.size());
-  for (const Edge* edge : pulled.edges) consumers.push_back(edge->dst());
-  bool found = false;
-  const auto look = [&](const Node* node) {
-    found = found || (AddsToVariable(*node) && UpdatedBy(*node) == variable);
-  };
-  const auto follow = [&found](const Edge& edge) { return !found && !edge.IsControlEdge(); };
-  tensorflow::DFSFrom(*graph_, consumers, look, nullptr, {}, follow);
-  return found;
-}
-
-bool Narrower::IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates) {
+// Whether the value of an edge is used as a gradient, and as nothing else. Adds the operations that
+// take it to `updates`.
+bool IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates) {
   const Node& dst = *edge.dst();
   if (GradientInput(dst) == edge.dst_input()) {
     updates->insert(&dst);
@@ -254,7 +148,9 @@ bool Narrower::IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName
   return goes_on;
 }
 
-bool Narrower::IsKept(const Edge& edge, std::vector<bool>* seen) {
+// Whether the value of an edge leaves the step unchanged: it is saved, assigned, fetched or the
+// like.
+bool IsKept(const Edge& edge, std::vector<bool>* seen) {
   const Node& dst = *edge.dst();
   if (!PassesOn(dst)) {
     return dst.op_def().is_stateful() || dst.IsFunctionCall() || dst.IsIfNode() ||
@@ -272,91 +168,124 @@ bool IsSmall(const Node& variable) {
   return floats >= 0 && floats < kLeastFloats;
 }
 
-const char* Narrower::WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables) {
-  if (!devices_.IsCpu(crossing.src->assigned_device_name()) || !devices_.IsCpu(crossing.to)) {
-    return "not on a CPU";
-  }
-  std::vector<bool> seen(graph_->num_node_ids());
-  NodesByName updates;
-  *is_push = std::all_of(crossing.edges.begin(), crossing.edges.end(),
-                         [&](const Edge* edge) { return IsGradient(*edge, &seen, &updates); });
-  bool has_rows = false;  // the rows of a variable, any number of them
-  if (*is_push) {
-    for (const Node* update : updates) {
-      variables->insert(UpdatedBy(*update));
-      has_rows = has_rows || update->type_string().find("Sparse") != std::string::npos;
-    }
-  } else {
-    const Node* const variable = ReadFrom(crossing);
-    if (variable == nullptr || !IsTrained(variable, crossing)) {
-      return "neither a variable that the step trains nor a gradient alone";
-    }
-    variables->insert(variable);
-    has_rows = IsLookup(*Origin(crossing.edges.front())->src());
-    seen.assign(seen.size(), false);
-    if (std::any_of(crossing.edges.begin(), crossing.edges.end(),
-                    [&](const Edge* edge) { return IsKept(*edge, &seen); })) {
-      return "saved, assigned, fetched or given to a function";
+class Narrower {
+ public:
+  Narrower(Graph* graph, const WireDtype& wire) : graph_(graph), wire_(wire) {
+    for (const Node* node : graph->op_nodes()) {
+      if (GradientInput(*node) < 0) continue;
+      if (const Node* variable = UpdatedBy(*node); variable != nullptr) trained_.insert(variable);
     }
   }
-  if (!has_rows && std::all_of(variables->begin(), variables->end(),
-                               [](const Node* variable) { return IsSmall(*variable); })) {
-    return "a variable of fewer than 256 floats";
-  }
-  return IsExcluded(*variables) ? "excluded" : nullptr;
-}
 
-bool Narrower::IsExcluded(const NodesByName& variables) const {
-  return std::any_of(variables.begin(), variables.end(), [this](const Node* variable) {
-    return std::any_of(wire_.exclude.begin(), wire_.exclude.end(), [&](const std::string& pattern) {
-      return fnmatch(pattern.c_str(), variable->name().c_str(), 0) == 0;
+  absl::Status Run() {
+    // WhyNot must see the graph as it was, so all tensors are examined before any is changed.
+    std::vector<std::pair<Crossing, bool>> chosen;
+    for (Crossing& crossing : FindCrossings(*graph_, &devices_)) {
+      if (crossing.src->output_type(crossing.output) != tensorflow::DT_FLOAT) continue;
+      bool is_push = false;
+      NodesByName variables;
+      const char* const why_not = WhyNot(crossing, &is_push, &variables);
+      RewriteCounts::Get().Count(kWireDtype, why_not);
+      const bool is_excluded = why_not != nullptr && std::string_view(why_not) == "excluded";
+      if (why_not != nullptr && !is_excluded) continue;
+      RewriteCounts::Get().Add(
+          {crossing.src->name() + ":" + std::to_string(crossing.output),
+           absl::StrJoin(variables, ", ",
+                         [](std::string* to, const Node* node) { to->append(node->name()); }),
+           is_push ? "push" : "pull", is_excluded ? kAllBits : wire_.name});
+      if (!is_excluded) chosen.emplace_back(std::move(crossing), is_push);
+    }
+    for (const auto& [crossing, is_push] : chosen) {
+      TF_RETURN_IF_ERROR(Narrow(crossing, is_push));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Whether the step updates `variable` by an optimizer's operation, or adds a value to it that is
+  // computed from what was pulled of it. A counter is not trained: the added value does not depend
+  // on it.
+  bool IsTrained(const Node* variable, const Crossing& pulled) const {
+    if (trained_.count(variable) != 0) return true;
+    std::vector<const Node*> consumers;
+    consumers.reserve(pulled.edges.size());
+    for (const Edge* edge : pulled.edges) consumers.push_back(edge->dst());
+    bool found = false;
+    const auto look = [&](const Node* node) {
+      found = found || (AddsToVariable(*node) && UpdatedBy(*node) == variable);
+    };
+    const auto follow = [&found](const Edge& edge) { return !found && !edge.IsControlEdge(); };
+    tensorflow::DFSFrom(*graph_, consumers, look, nullptr, {}, follow);
+    return found;
+  }
+
+  // Why a tensor is not narrowed, or null. `variables`: those that it is read from or updates.
+  const char* WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables) {
+    if (!devices_.IsCpu(crossing.src->assigned_device_name()) || !devices_.IsCpu(crossing.to)) {
+      return "not on a CPU";
+    }
+    std::vector<bool> seen(graph_->num_node_ids());
+    NodesByName updates;
+    *is_push = std::all_of(crossing.edges.begin(), crossing.edges.end(),
+                           [&](const Edge* edge) { return IsGradient(*edge, &seen, &updates); });
+    bool has_rows = false;  // the rows of a variable, any number of them
+    if (*is_push) {
+      for (const Node* update : updates) {
+        variables->insert(UpdatedBy(*update));
+        has_rows = has_rows || update->type_string().find("Sparse") != std::string::npos;
+      }
+    } else {
+      const Node* const variable = ReadFrom(crossing);
+      if (variable == nullptr || !IsTrained(variable, crossing)) {
+        return "neither a variable that the step trains nor a gradient alone";
+      }
+      variables->insert(variable);
+      has_rows = IsLookup(*Origin(crossing.edges.front())->src());
+      seen.assign(seen.size(), false);
+      if (std::any_of(crossing.edges.begin(), crossing.edges.end(),
+                      [&](const Edge* edge) { return IsKept(*edge, &seen); })) {
+        return "saved, assigned, fetched or given to a function";
+      }
+    }
+    if (!has_rows && std::all_of(variables->begin(), variables->end(),
+                                 [](const Node* variable) { return IsSmall(*variable); })) {
+      return "a variable of fewer than 256 floats";
+    }
+    return IsExcluded(*variables) ? "excluded" : nullptr;
+  }
+
+  bool IsExcluded(const NodesByName& variables) const {
+    return std::any_of(variables.begin(), variables.end(), [this](const Node* variable) {
+      return std::any_of(wire_.exclude.begin(), wire_.exclude.end(),
+                         [&](const std::string& pattern) {
+                           return fnmatch(pattern.c_str(), variable->name().c_str(), 0) == 0;
+                         });
     });
-  });
-}
+  }
 
-absl::Status Narrower::Narrow(const Crossing& crossing, bool by_chance) {
-  Node*& narrow = narrowed_[{crossing.src->id(), crossing.output, by_chance}];
-  if (narrow == nullptr) {
-    NodeBuilder builder(NewNodeName(graph_, "narrow"), kNarrowOp);
-    builder.Input(crossing.src, crossing.output)
-        .Attr("T", wire_.type)
-        .Attr("by_chance", by_chance)
-        .AssignedDevice(crossing.src->assigned_device_name());
-    TF_RETURN_IF_ERROR(builder.Finalize(graph_, &narrow));
+  absl::Status Narrow(const Crossing& crossing, bool by_chance) {
+    Node*& narrow = narrowed_[{crossing.src->id(), crossing.output, by_chance}];
+    if (narrow == nullptr) {
+      const std::string& device = crossing.src->assigned_device_name();
+      TF_RETURN_IF_ERROR(NewNode(graph_, "narrow", kNarrowOp, device)
+                             .Input(crossing.src, crossing.output)
+                             .Attr("T", wire_.type)
+                             .Attr("by_chance", by_chance)
+                             .Finalize(graph_, &narrow));
+    }
+    Node* wide = nullptr;
+    TF_RETURN_IF_ERROR(
+        NewNode(graph_, "widen", kWidenOp, crossing.to).Input(narrow, 0).Finalize(graph_, &wide));
+    for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, wide, 0);
+    return absl::OkStatus();
   }
-  Node* wide = nullptr;
-  NodeBuilder builder(NewNodeName(graph_, "widen"), kWidenOp);
-  builder.Input(narrow, 0).AssignedDevice(crossing.to);
-  TF_RETURN_IF_ERROR(builder.Finalize(graph_, &wide));
-  for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, wide, 0);
-  return absl::OkStatus();
-}
 
-absl::Status Narrower::Run() {
-  std::map<std::string, int> outcomes;
-  // WhyNot must see the graph as it was, so all tensors are examined before any is changed.
-  std::vector<std::pair<Crossing, bool>> chosen;
-  for (Crossing& crossing : FindCrossings()) {
-    bool is_push = false;
-    NodesByName variables;
-    const char* const why_not = WhyNot(crossing, &is_push, &variables);
-    RewriteCounts::Get().Count(kNarrowing, why_not == nullptr ? RewriteCounts::kApplied : why_not);
-    const bool is_excluded = why_not != nullptr && std::string_view(why_not) == "excluded";
-    if (why_not != nullptr && !is_excluded) continue;
-    NarrowedTensors::Entry entry;
-    entry.tensor = crossing.src->name() + ":" + std::to_string(crossing.output);
-    entry.variables = absl::StrJoin(
-        variables, ", ", [](std::string* to, const Node* node) { to->append(node->name()); });
-    entry.way = is_push ? "push" : "pull";
-    entry.dtype = is_excluded ? "float32" : wire_.name;
-    NarrowedTensors::Get().Add(std::move(entry));
-    if (!is_excluded) chosen.emplace_back(std::move(crossing), is_push);
-  }
-  for (const auto& [crossing, is_push] : chosen) {
-    TF_RETURN_IF_ERROR(Narrow(crossing, is_push));
-  }
-  return absl::OkStatus();
-}
+  Graph* const graph_;
+  const WireDtype& wire_;
+  DeviceNames devices_;
+  std::set<const Node*> trained_;                         // by operations of an optimizer
+  std::map<std::tuple<int, int, bool>, Node*> narrowed_;  // by the node's id, output, by_chance
+};
 
 // Runs after the rewrites that send less, so that a sum is rounded, and not its summands. Runs
 // before bundles and fusion, which include the conversions.
@@ -367,11 +296,7 @@ class NarrowPass : public tensorflow::GraphOptimizationPass {
     WireDtype wire;
     TF_RETURN_IF_ERROR(FindWireDtype(options, &wire));
     if (wire.type == tensorflow::DT_INVALID) return absl::OkStatus();
-    Graph* const graph = options.graph->get();
-    PlaceControlFlow(graph);
-    TF_RETURN_IF_ERROR(Narrower(graph, wire).Run());
-    tensorflow::FixupSourceAndSinkEdges(graph);
-    return absl::OkStatus();
+    return RewriteGraph(options, [&wire](Graph* graph) { return Narrower(graph, wire).Run(); });
   }
 };
 

@@ -1,11 +1,5 @@
 #pragma once
 
-#include <mutex>
-#include <set>
-#include <string>
-#include <tuple>
-
-#include "metrics/single.h"
 #include "rewrites/graph_rewrite.h"
 
 namespace tensorwire::plugin {
@@ -17,7 +11,7 @@ namespace tensorwire::plugin {
 // The name of a custom optimizer in a session's RewriterConfig. Its parameters are `dtype`,
 // "bfloat16" or "float16", or "float32" for none; and `exclude`: shell patterns of names, separated
 // by commas. TENSORWIRE_REWRITES has the dtype as a word, and float32=PATTERN for each pattern.
-constexpr char kWireDtype[] = "tensorwire_wire_dtype";
+constexpr RewriteSwitch kWireDtype{"tensorwire_wire_dtype", "wire_dtype"};
 
 // Our own operations. The first one converts floats to its attribute T, bfloat16 or half. It rounds
 // to the nearest value, to even if halfway. With attribute `by_chance` it rounds up or down by
@@ -25,36 +19,5 @@ constexpr char kWireDtype[] = "tensorwire_wire_dtype";
 // second one converts back to floats.
 constexpr char kNarrowOp[] = "TensorwireNarrow_import_tensorwire_tf_in_every_task";
 constexpr char kWidenOp[] = "TensorwireWiden_import_tensorwire_tf_in_every_task";
-
-// The tensors that cross in 16 bits in graphs of this process, and those that do not because their
-// variable is excluded.
-class NarrowedTensors {
- public:
-  struct Entry {
-    std::string tensor;     // as a graph names it: "embedding_lookup:0"
-    std::string variables;  // those that it is read from or updates, with ", " between them
-    std::string way;        // "pull" or "push"
-    std::string dtype;      // "bfloat16", "float16"; "float32" if excluded
-
-    bool operator<(const Entry& other) const {
-      return std::tie(tensor, variables, way, dtype) <
-             std::tie(other.tensor, other.variables, other.way, other.dtype);
-    }
-  };
-
-  static NarrowedTensors& Get() { return Single<NarrowedTensors>(); }
-  void Add(Entry entry) {
-    std::lock_guard lock(mutex_);
-    entries_.insert(std::move(entry));
-  }
-  std::set<Entry> entries() const {
-    std::lock_guard lock(mutex_);
-    return entries_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::set<Entry> entries_;  // under mutex_
-};
 
 }  // namespace tensorwire::plugin
