@@ -61,7 +61,7 @@ void WorkerService::Handle(wire::Request request) {
   }
   switch (request.method) {
     case kRecvTensor:
-      return TensorRequest::Serve(env_, plane_, std::move(request));
+      return ServeTensorRequest(env_, plane_, std::move(request));
     case kRunGraph:
       return RunGraph(std::move(request));
     case kCleanupGraph:
