@@ -105,7 +105,6 @@ void WorkerService::CleanupGraph(const wire::Request& request) {
 
 void WorkerService::OnCancel(uint64_t connection_id, uint64_t request_id) {
   running_.Cancel(connection_id, request_id);
-  if (ready_.load(std::memory_order_acquire)) eager_->OnCancel(connection_id, request_id);
 }
 
 void WorkerService::OnDisconnect(uint64_t connection_id) {
