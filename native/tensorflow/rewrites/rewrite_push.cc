@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -21,11 +22,8 @@ constexpr int kCountInput = 2;
 
 // Whether `node` is a constant that waits for nothing; a copy of it may be on any device.
 bool IsFreeConstant(const Node& node) {
-  if (!node.IsConstant()) return false;
-  for (const Edge* edge : node.in_edges()) {
-    if (edge->src()->IsOp()) return false;
-  }
-  return true;
+  return node.IsConstant() && std::none_of(node.in_edges().begin(), node.in_edges().end(),
+                                           [](const Edge* edge) { return edge->src()->IsOp(); });
 }
 
 bool IsSum(const Node& node) { return node.type_string() == "UnsortedSegmentSum"; }
