@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/status.h"
 #include "tensorwire/wire/message.h"
 
@@ -73,10 +74,8 @@ absl::Status FromWire(const wire::Status& status) {
 absl::Status FromTask(const absl::Status& status, const std::string& task) {
   const std::string origin = "GRPC error information from remote target " + task;
   if (status.ok() || absl::StrContains(status.message(), origin)) return status;
-  absl::Status told(status.code(), absl::StrCat(status.message(), "\nAdditional ", origin));
-  status.ForEachPayload(
-      [&](absl::string_view url, const absl::Cord& value) { told.SetPayload(url, value); });
-  return told;
+  return tensorflow::errors::CreateWithUpdatedMessage(
+      status, absl::StrCat(status.message(), "\nAdditional ", origin));
 }
 
 }  // namespace tensorwire::plugin

@@ -1,15 +1,14 @@
 #include "eager/eager_client.h"
 
 #include <atomic>
-#include <deque>
 #include <iterator>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "calls/cancellation.h"
 #include "calls/methods.h"
 #include "calls/proto_call.h"
+#include "calls/recent.h"
 #include "calls/status.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -34,29 +33,14 @@ constexpr int64_t kFunctionPatienceMs = 250;
 
 // The ids of a request's operations and of the tensors that it brings, which are numbered like
 // operations.
-std::vector<uint64_t> OperationsOf(const EnqueueRequest& request) {
-  std::vector<uint64_t> ids;
+std::vector<int64_t> OperationsOf(const EnqueueRequest& request) {
+  std::vector<int64_t> ids;
   for (const auto& item : request.queue()) {
-    if (item.has_operation()) ids.push_back(static_cast<uint64_t>(item.operation().id()));
-    if (item.has_send_tensor()) ids.push_back(static_cast<uint64_t>(item.send_tensor().op_id()));
+    if (item.has_operation()) ids.push_back(item.operation().id());
+    if (item.has_send_tensor()) ids.push_back(item.send_tensor().op_id());
     if (item.has_send_packed_handle()) {
-      ids.push_back(static_cast<uint64_t>(item.send_packed_handle().op_id()));
+      ids.push_back(item.send_packed_handle().op_id());
     }
-  }
-  return ids;
-}
-
-// The ids of the operations whose results a request needs.
-std::vector<uint64_t> NeedsOf(const EnqueueRequest& request) {
-  std::vector<uint64_t> ids;
-  const auto add = [&ids](const auto& part) {
-    if (part.has_remote_handle()) {
-      ids.push_back(static_cast<uint64_t>(part.remote_handle().op_id()));
-    }
-  };
-  for (const auto& item : request.queue()) {
-    for (const auto& input : item.operation().op_inputs()) add(input);
-    for (const auto& handle : item.send_packed_handle().handles()) add(handle);
   }
   return ids;
 }
@@ -65,34 +49,26 @@ std::vector<uint64_t> NeedsOf(const EnqueueRequest& request) {
 // their results and be sent before TensorFlow knows of the failure. At the task it would fail
 // because the tensor is missing. That would hide the cause, and would end the new stream together
 // with requests that need no such result.
-class UndoneOperations {
- public:
-  void Add(const std::vector<uint64_t>& ids, const absl::Status& why) {
-    std::lock_guard lock(mutex_);
-    for (const uint64_t id : ids) {
-      if (!why_.emplace(id, why).second) continue;
-      oldest_first_.push_back(id);
-      if (oldest_first_.size() <= kMost) continue;
-      why_.erase(oldest_first_.front());
-      oldest_first_.pop_front();
-    }
-  }
-  // Why the request cannot be run either, or OK.
-  absl::Status Need(const EnqueueRequest& request) const {
-    std::lock_guard lock(mutex_);
-    if (why_.empty()) return absl::OkStatus();
-    for (const uint64_t id : NeedsOf(request)) {
-      if (const auto at = why_.find(id); at != why_.end()) return at->second;
-    }
-    return absl::OkStatus();
-  }
+using UndoneOperations = Recent<absl::Status>;
 
- private:
-  static constexpr size_t kMost = 4096;
-  mutable std::mutex mutex_;
-  std::unordered_map<uint64_t, absl::Status> why_;
-  std::deque<uint64_t> oldest_first_;
-};
+void AddAll(const std::vector<int64_t>& ids, const absl::Status& why, UndoneOperations* undone) {
+  for (const int64_t id : ids) undone->Add(id, why);
+}
+
+// Why a request cannot be run either, or OK: it needs the result of such an operation.
+absl::Status WhyUndone(const EnqueueRequest& request, const UndoneOperations& undone) {
+  absl::Status why;
+  const auto look = [&](const auto& part) {
+    if (why.ok() && part.has_remote_handle()) {
+      why = undone.Find(part.remote_handle().op_id()).value_or(absl::OkStatus());
+    }
+  };
+  for (const auto& item : request.queue()) {
+    for (const auto& input : item.operation().op_inputs()) look(input);
+    for (const auto& handle : item.send_packed_handle().handles()) look(handle);
+  }
+  return why;
+}
 
 // Requests of one context to one task that are run one after the other. Frames may overtake each
 // other; so each request carries its sender, its number, and the first number without an answer
@@ -110,18 +86,85 @@ class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
   // Sends `message`, which has the request as its payload. False when the stream has ended; then
   // nothing is sent, `message` is as it was, and `done` is not called.
   bool Send(const EnqueueRequest& request, wire::Message* message, EnqueueResponse* response,
-            const StatusCallback& done);
+            const StatusCallback& done) {
+    uint64_t number = 0;
+    uint64_t first_under_way = 0;
+    {
+      std::lock_guard lock(mutex_);
+      if (!failed_.ok()) return false;
+      number = next_++;
+      under_way_[number] = {0, OperationsOf(request)};
+      first_under_way = under_way_.begin()->first;
+    }
+    message->Put<uint64_t>(sender_);
+    message->Put<uint32_t>(attempt_);
+    message->Put<uint64_t>(number);
+    message->Put<uint64_t>(first_under_way);
+    wire::CallOptions options;
+    // On the reactor, in the order of the replies: requests after a failed one then fail with its
+    // error and do not hide it. `done` only tells a waiting thread; further work runs in other
+    // threads.
+    options.done_on = wire::RunOn::kReactor;
+    const uint64_t id = channel_->Start(
+        std::move(*message),
+        std::make_unique<ProtoCall>(
+            response, [self = shared_from_this(), number,
+                       done](const absl::Status& status) { self->Ended(number, status, done); }),
+        options);
+    bool unwanted = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (const auto at = under_way_.find(number); at != under_way_.end()) {
+        at->second.call_id = id;
+        unwanted = !failed_.ok();
+      }
+    }
+    if (unwanted) channel_->Cancel(id);
+    return true;
+  }
 
   // Cancels the requests under way, because the context ends.
-  void Close();
+  void Close() {
+    std::vector<uint64_t> unwanted;
+    {
+      std::lock_guard lock(mutex_);
+      if (failed_.ok()) failed_ = absl::CancelledError("the context was closed");
+      for (const auto& [number, request] : under_way_) {
+        if (request.call_id != 0) unwanted.push_back(request.call_id);
+      }
+    }
+    for (const uint64_t id : unwanted) channel_->Cancel(id);
+  }
 
  private:
   struct UnderWay {
     uint64_t call_id = 0;  // 0: not known yet
-    std::vector<uint64_t> operations;
+    std::vector<int64_t> operations;
   };
 
-  void Ended(uint64_t number, absl::Status status, const StatusCallback& done);
+  void Ended(uint64_t number, absl::Status status, const StatusCallback& done) {
+    std::vector<uint64_t> unwanted;
+    {
+      std::lock_guard lock(mutex_);
+      const auto ended = under_way_.find(number);
+      if (!status.ok() && failed_.ok()) {
+        failed_ = status;
+        for (auto at = std::next(ended); at != under_way_.end(); ++at) {
+          AddAll(at->second.operations, failed_, undone_.get());
+          if (at->second.call_id != 0) unwanted.push_back(at->second.call_id);
+        }
+      }
+      if (!status.ok()) {
+        // A request that was sent later may have failed first: a lost connection ends them in any
+        // order.
+        status = failed_;
+        AddAll(ended->second.operations, failed_, undone_.get());
+      }
+      under_way_.erase(ended);
+    }
+    for (const uint64_t id : unwanted) channel_->Cancel(id);
+    done(status);
+  }
 
   const std::shared_ptr<wire::Channel> channel_;
   const uint64_t sender_;
@@ -133,80 +176,6 @@ class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
   uint64_t next_ = 0;
   std::map<uint64_t, UnderWay> under_way_;  // by number
 };
-
-bool EnqueueStream::Send(const EnqueueRequest& request, wire::Message* message,
-                         EnqueueResponse* response, const StatusCallback& done) {
-  uint64_t number = 0;
-  uint64_t first_under_way = 0;
-  {
-    std::lock_guard lock(mutex_);
-    if (!failed_.ok()) return false;
-    number = next_++;
-    under_way_[number] = {0, OperationsOf(request)};
-    first_under_way = under_way_.begin()->first;
-  }
-  message->Put<uint64_t>(sender_);
-  message->Put<uint32_t>(attempt_);
-  message->Put<uint64_t>(number);
-  message->Put<uint64_t>(first_under_way);
-  wire::CallOptions options;
-  // On the reactor, in the order of the replies: requests after a failed one then fail with its
-  // error and do not hide it. `done` only tells a waiting thread; further work runs in other
-  // threads.
-  options.done_on = wire::RunOn::kReactor;
-  const uint64_t id = channel_->Start(
-      std::move(*message),
-      std::make_unique<ProtoCall>(
-          response, [self = shared_from_this(), number,
-                     done](const absl::Status& status) { self->Ended(number, status, done); }),
-      options);
-  bool unwanted = false;
-  {
-    std::lock_guard lock(mutex_);
-    if (const auto at = under_way_.find(number); at != under_way_.end()) {
-      at->second.call_id = id;
-      unwanted = !failed_.ok();
-    }
-  }
-  if (unwanted) channel_->Cancel(id);
-  return true;
-}
-
-void EnqueueStream::Ended(uint64_t number, absl::Status status, const StatusCallback& done) {
-  std::vector<uint64_t> unwanted;
-  {
-    std::lock_guard lock(mutex_);
-    const auto ended = under_way_.find(number);
-    if (!status.ok() && failed_.ok()) {
-      failed_ = status;
-      for (auto at = std::next(ended); at != under_way_.end(); ++at) {
-        undone_->Add(at->second.operations, failed_);
-        if (at->second.call_id != 0) unwanted.push_back(at->second.call_id);
-      }
-    }
-    if (!status.ok()) {
-      // A request that was sent later may have failed first: a lost connection ends them in any
-      // order.
-      status = failed_;
-      undone_->Add(ended->second.operations, failed_);
-    }
-    under_way_.erase(ended);
-  }
-  for (const uint64_t id : unwanted) channel_->Cancel(id);
-  done(status);
-}
-
-void EnqueueStream::Close() {
-  std::vector<uint64_t> unwanted;
-  {
-    std::lock_guard lock(mutex_);
-    if (failed_.ok()) failed_ = absl::CancelledError("the context was closed");
-    for (const auto& [number, request] : under_way_) {
-      if (request.call_id != 0) unwanted.push_back(request.call_id);
-    }
-  }
-  for (const uint64_t id : unwanted) channel_->Cancel(id);
-}
 
 uint64_t NextSender() {
   static std::atomic<uint64_t> senders{0};
@@ -384,8 +353,8 @@ void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, CallOptions* opti
   do {
     std::lock_guard lock(mutex_);
     Sender& sender = senders_[request->context_id()];
-    if (const absl::Status why = sender.undone->Need(*request); !why.ok()) {
-      sender.undone->Add(OperationsOf(*request), why);
+    if (const absl::Status why = WhyUndone(*request, *sender.undone); !why.ok()) {
+      AddAll(OperationsOf(*request), why, sender.undone.get());
       // Not in this thread: the caller may hold locks that `done` takes.
       tensorflow::Env::Default()->SchedClosure([wrapped, why] { wrapped(why); });
       return;

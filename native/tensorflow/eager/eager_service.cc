@@ -61,10 +61,9 @@ EagerServiceImpl* EagerServiceOf(const tensorflow::GrpcServer& server) {
   return service == nullptr ? nullptr : &(service->*PointerTo(LocalImplMember()));
 }
 
-EagerService::EagerService(EagerServiceImpl* impl, const tensorflow::WorkerEnv& env)
-    : impl_(impl), pool_(env.compute_pool) {}
-
-EagerService::~EagerService() = default;
+EagerService::EagerService(EagerServiceImpl* impl, const tensorflow::WorkerEnv& env,
+                           RunningRequests* running)
+    : impl_(impl), pool_(env.compute_pool), running_(running) {}
 
 void EagerService::Enqueue(wire::Request request) {
   Counters().eager_calls.fetch_add(1, std::memory_order_relaxed);
@@ -76,10 +75,10 @@ void EagerService::Enqueue(wire::Request request) {
   if (!reader.Get(&sender)) return request.Fail(Malformed());
   if (sender == 0) {
     auto options = std::make_shared<tensorflow::CallOptions>();
-    running_.Add(request, options);
+    running_->Add(request, options);
     threads_.Schedule([this, options, request = std::move(request)] {
       RunEnqueue(request, options.get()).IgnoreError();
-      running_.Remove(request);
+      running_->Remove(request);
     });
     return;
   }
@@ -152,7 +151,7 @@ void EagerService::RunFunction(wire::Request request) {
   Counters().eager_calls.fetch_add(1, std::memory_order_relaxed);
   auto call = std::make_shared<FunctionCall>();
   if (!call->request.ParseFromString(request.payload)) return request.Fail(Malformed());
-  running_.Add(request, {call, &call->options});
+  running_->Add(request, {call, &call->options});
   const std::string name =
       std::to_string(call->request.context_id()) + " " + call->request.operation().name();
   bool is_ready = false;
@@ -180,7 +179,7 @@ void EagerService::StartFunction(const std::shared_ptr<FunctionCall>& call,
                                  const wire::Request& request) {
   impl_->RunComponentFunction(&call->options, &call->request, &call->response,
                               [this, call, request](const absl::Status& status) {
-                                running_.Remove(request);
+                                running_->Remove(request);
                                 ReplyWith(request, status, call->response);
                               });
 }
@@ -204,17 +203,10 @@ void EagerService::CloseContext(wire::Request request) {
   });
 }
 
-void EagerService::OnCancel(uint64_t connection_id, uint64_t request_id) {
-  running_.Cancel(connection_id, request_id);
-}
-
 void EagerService::OnDisconnect(uint64_t connection_id) {
-  {
-    std::lock_guard lock(mutex_);
-    const auto first = streams_.lower_bound({connection_id, 0});
-    streams_.erase(first, streams_.lower_bound({connection_id + 1, 0}));
-  }
-  running_.CancelAll(connection_id);
+  std::lock_guard lock(mutex_);
+  const auto first = streams_.lower_bound({connection_id, 0});
+  streams_.erase(first, streams_.lower_bound({connection_id + 1, 0}));
 }
 
 }  // namespace tensorwire::plugin

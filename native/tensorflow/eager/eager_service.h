@@ -28,15 +28,15 @@ tensorflow::eager::EagerServiceImpl* EagerServiceOf(const tensorflow::GrpcServer
 // sent them, and the component functions of functions that span devices. Thread-safe.
 class EagerService {
  public:
-  EagerService(tensorflow::eager::EagerServiceImpl* impl, const tensorflow::WorkerEnv& env);
-  ~EagerService();
+  // `running`: gets the requests that can be cancelled.
+  EagerService(tensorflow::eager::EagerServiceImpl* impl, const tensorflow::WorkerEnv& env,
+               RunningRequests* running);
 
   // None of these blocks; long work runs in other threads.
   void Enqueue(wire::Request request);
   void RunFunction(wire::Request request);
   void CloseContext(wire::Request request);
 
-  void OnCancel(uint64_t connection_id, uint64_t request_id);
   void OnDisconnect(uint64_t connection_id);
 
  private:
@@ -51,7 +51,7 @@ class EagerService {
 
   tensorflow::eager::EagerServiceImpl* const impl_;
   tensorflow::thread::ThreadPool* const pool_;  // the task's own
-  RunningRequests running_;
+  RunningRequests* const running_;
 
   std::mutex mutex_;
   std::unordered_set<std::string> ready_functions_;  // that have run here, by context and name

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "metrics/node_prefix.h"
-
 namespace tensorwire::plugin {
 namespace {
 

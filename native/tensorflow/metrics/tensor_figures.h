@@ -13,6 +13,10 @@
 
 namespace tensorwire::plugin {
 
+// Prefix of the name of each node that needs our kernel. A task without that kernel names the node
+// that it cannot run, so the user reads this prefix.
+constexpr char kNodePrefix[] = "import_tensorwire.tf_in_every_task/";
+
 // One tensor's figures in one direction between two tasks. Only the receiver has waits.
 struct TensorCounters {
   std::atomic<uint64_t> tensors{0};

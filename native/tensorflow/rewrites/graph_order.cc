@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
-#include <string_view>
 #include <unordered_map>
 
-#include "rewrites/bundle_pass.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"
@@ -17,48 +15,22 @@ namespace {
 using tensorflow::DataType;
 
 // Operations with state, or with the handle of one, whose kernels only hold a lock while they
-// compute: they read, write or make variables, tables, lists and random numbers.
-bool IsKnownNotToWait(std::string_view type) {
-  static const std::set<std::string_view>* const types = new std::set<std::string_view>{
-      "Assert",
-      "AssignAddVariableOp",
-      "AssignSubVariableOp",
-      "AssignVariableOp",
-      "FixedUnigramCandidateSampler",
-      "HashTableV2",
-      "LogUniformCandidateSampler",
-      "Multinomial",
-      "MutableDenseHashTableV2",
-      "MutableHashTableOfTensorsV2",
-      "MutableHashTableV2",
-      "ParameterizedTruncatedNormal",
-      "Placeholder",
-      "PlaceholderV2",
-      "ReadVariableOp",
-      // Tables of tensorflow-recommenders-addons in memory; those in Redis wait for the network.
-      "TFRA>CuckooHashTableAccum",
-      "TFRA>CuckooHashTableFind",
-      "TFRA>CuckooHashTableFindWithExists",
-      "TFRA>CuckooHashTableInsert",
-      "TFRA>CuckooHashTableOfTensors",
-      "TFRA>CuckooHashTableRemove",
-      "TFRA>CuckooHashTableSize",
-      "TruncatedNormal",
-      "UniformCandidateSampler",
-      "VarHandleOp",
-      "VarIsInitializedOp",
-      "Variable",
-      "VariableShape",
-      "VariableV2",
-  };
-  if (types->count(type) != 0) return true;
-  for (const char* const prefix :
-       {kBundleOp, "LookupTableFind", "LookupTableSize", "LookupTableInsert", "RandomGamma",
-        "RandomPoisson", "RandomShuffle", "RandomStandardNormal", "RandomUniform", "ResourceApply",
-        "ResourceGather", "ResourceScatter", "ResourceSparseApply", "TensorArray", "TensorList"}) {
-    if (type.rfind(prefix, 0) == 0) return true;
-  }
-  return false;
+// compute: they read, write or make variables, tables, lists and random numbers. Of
+// tensorflow-recommenders-addons (TFRA) the tables in memory; those in Redis wait for the network.
+bool IsKnownNotToWait(const Node& node) {
+  static const auto* const names = new OpNames(
+      "Assert AssignAddVariableOp AssignSubVariableOp AssignVariableOp "
+      "FixedUnigramCandidateSampler HashTableV2 LogUniformCandidateSampler LookupTableFind* "
+      "LookupTableInsert* LookupTableSize* Multinomial MutableDenseHashTableV2 "
+      "MutableHashTableOfTensorsV2 MutableHashTableV2 ParameterizedTruncatedNormal Placeholder "
+      "PlaceholderV2 RandomGamma* RandomPoisson* RandomShuffle* RandomStandardNormal* "
+      "RandomUniform* ReadVariableOp ResourceApply* ResourceGather* ResourceScatter* "
+      "ResourceSparseApply* TFRA>CuckooHashTableAccum TFRA>CuckooHashTableFind "
+      "TFRA>CuckooHashTableFindWithExists TFRA>CuckooHashTableInsert "
+      "TFRA>CuckooHashTableOfTensors TFRA>CuckooHashTableRemove TFRA>CuckooHashTableSize "
+      "TensorArray* TensorList* TensorwireBundle_import* TruncatedNormal UniformCandidateSampler "
+      "VarHandleOp VarIsInitializedOp Variable VariableShape VariableV2");
+  return names->Have(node);
 }
 
 // Whether a tensor of this type can be a handle of something outside of the tensor that an
@@ -97,7 +69,7 @@ bool NeverWaits(const Node& node) {
     bool is_clients = false;
     return GetNodeAttr(node.attrs(), "client_terminated", &is_clients).ok() && is_clients;
   }
-  if (IsKnownNotToWait(node.type_string())) return true;
+  if (IsKnownNotToWait(node)) return true;
   // What has no state has nothing but its inputs to wait for. Two operations of TensorFlow are
   // declared so and reach outside.
   return !node.op_def().is_stateful() && !node.IsFunctionCall() && !HasFunction(node.op_def()) &&

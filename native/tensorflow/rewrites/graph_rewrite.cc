@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdint>
 #include <cstdlib>
-#include <optional>
-#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "metrics/tensor_figures.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/public/session_options.h"
@@ -17,20 +17,28 @@ namespace {
 
 using tensorflow::DeviceNameUtils;
 
-// What a session says of `one`; nothing if it has no entry for it.
-std::optional<bool> SessionsChoice(const RewriteSwitch& one,
-                                   const GraphOptimizationPassOptions& options) {
-  const auto* const entry = FindEntry(one.optimizer, options);
-  if (entry == nullptr) return std::nullopt;
-  return entry->parameter_map().count("off") == 0;
-}
-
 // The device of the first node that `node` has a data edge to.
 std::string FirstConsumersDevice(const Node& node) {
   for (const Edge* edge : node.out_edges()) {
     if (!edge->IsControlEdge()) return edge->dst()->assigned_device_name();
   }
   return node.assigned_device_name();
+}
+
+void PlaceControlFlow(Graph* graph) {
+  std::vector<Node*> inputs_first;
+  tensorflow::GetReversePostOrder(*graph, &inputs_first);
+  for (Node* node : inputs_first) {
+    if (node->IsSwitch() || node->IsExit()) {
+      const Edge* data = nullptr;
+      if (node->input_edge(0, &data).ok()) {
+        node->set_assigned_device_name(data->src()->assigned_device_name());
+      }
+    } else if ((node->IsEnter() && !tensorflow::IsRefType(node->input_type(0))) ||
+               node->IsNextIteration()) {
+      node->set_assigned_device_name(FirstConsumersDevice(*node));
+    }
+  }
 }
 
 }  // namespace
@@ -42,14 +50,25 @@ bool MayRewrite(const GraphOptimizationPassOptions& options) {
                       [](const Node* node) { return node->name() == kPartialRunNode; });
 }
 
+absl::Status RewriteGraph(const GraphOptimizationPassOptions& options,
+                          const std::function<absl::Status(Graph*)>& rewrite) {
+  Graph* const graph = options.graph->get();
+  PlaceControlFlow(graph);
+  TF_RETURN_IF_ERROR(rewrite(graph));
+  tensorflow::FixupSourceAndSinkEdges(graph);
+  return absl::OkStatus();
+}
+
 std::vector<std::string> RewritesOfProcess() {
   const char* const text = std::getenv("TENSORWIRE_REWRITES");
   return absl::StrSplit(text == nullptr ? "" : text, absl::ByAnyChar(", "), absl::SkipEmpty());
 }
 
 bool IsAskedFor(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
-  if (const auto chosen = SessionsChoice(one, options)) return *chosen;
-  if (const auto chosen = SessionsChoice(kExactRewrites, options)) return *chosen;
+  for (const RewriteSwitch& each : {one, kExactRewrites}) {
+    const auto* const entry = FindEntry(each.optimizer, options);
+    if (entry != nullptr) return entry->parameter_map().count("off") == 0;
+  }
   const std::vector<std::string> words = RewritesOfProcess();
   return std::any_of(words.begin(), words.end(), [&one](const std::string& word) {
     return word == one.word || word == kExactRewrites.word;
@@ -76,8 +95,11 @@ std::string ProcessWideName(std::string_view name) {
   return std::string(name) + "_" + std::to_string(next.fetch_add(1, std::memory_order_relaxed));
 }
 
-std::string NewNodeName(Graph* graph, std::string_view name) {
-  return graph->NewName(kNodePrefix + ProcessWideName(name));
+NodeBuilder NewNode(Graph* graph, std::string_view name, const char* op,
+                    const std::string& device) {
+  NodeBuilder builder(graph->NewName(kNodePrefix + ProcessWideName(name)), op);
+  builder.AssignedDevice(device);
+  return builder;
 }
 
 bool DeviceNames::SameTask(const std::string& a, const std::string& b) {
@@ -121,11 +143,44 @@ tensorflow::PartialTensorShape VariableShape(const Node& variable) {
                                                              : tensorflow::PartialTensorShape();
 }
 
+std::vector<Crossing> FindCrossings(const Graph& graph, DeviceNames* devices) {
+  std::vector<Crossing> crossings;
+  for (Node* node : graph.op_nodes()) {
+    std::map<std::pair<int, std::string>, std::vector<const Edge*>> found;
+    for (const Edge* edge : node->out_edges()) {
+      if (edge->IsControlEdge() || !devices->Cross(*edge)) continue;
+      const std::string& to = edge->dst()->assigned_device_name();
+      found[{edge->src_output(), to}].push_back(edge);
+    }
+    for (auto& [key, edges] : found) {
+      crossings.push_back({node, key.first, key.second, std::move(edges)});
+    }
+  }
+  return crossings;
+}
+
 void ReplaceInput(Graph* graph, const Edge* edge, Node* src, int output) {
   Node* const dst = edge->dst();
   const int input = edge->dst_input();
   graph->RemoveEdge(edge);
   graph->AddEdge(src, output, dst, input);
+}
+
+void CopyControlInputs(Graph* graph, const Node& from, Node* to) {
+  for (const Edge* edge : from.in_edges()) {
+    if (edge->IsControlEdge() && edge->src()->IsOp()) graph->AddControlEdge(edge->src(), to);
+  }
+}
+
+void MoveOutputs(Graph* graph, const Node& from, Node* to, int first_output) {
+  const std::vector<const Edge*> edges(from.out_edges().begin(), from.out_edges().end());
+  for (const Edge* edge : edges) {
+    if (!edge->IsControlEdge()) {
+      ReplaceInput(graph, edge, to, first_output + edge->src_output());
+    } else if (edge->dst()->IsOp()) {
+      graph->AddControlEdge(to, edge->dst());
+    }
+  }
 }
 
 void RemoveUnused(Graph* graph, Node* node) {
@@ -134,20 +189,21 @@ void RemoveUnused(Graph* graph, Node* node) {
   if (!is_used) graph->RemoveNode(node);
 }
 
-void PlaceControlFlow(Graph* graph) {
-  std::vector<Node*> inputs_first;
-  tensorflow::GetReversePostOrder(*graph, &inputs_first);
-  for (Node* node : inputs_first) {
-    if (node->IsSwitch() || node->IsExit()) {
-      const Edge* data = nullptr;
-      if (node->input_edge(0, &data).ok()) {
-        node->set_assigned_device_name(data->src()->assigned_device_name());
-      }
-    } else if ((node->IsEnter() && !tensorflow::IsRefType(node->input_type(0))) ||
-               node->IsNextIteration()) {
-      node->set_assigned_device_name(FirstConsumersDevice(*node));
+OpNames::OpNames(const char* text) {
+  for (absl::string_view name : absl::StrSplit(text, ' ')) {
+    if (absl::ConsumeSuffix(&name, "*")) {
+      prefixes_.emplace_back(name);
+    } else {
+      names_.emplace(name);
     }
   }
+}
+
+bool OpNames::Have(const Node& node) const {
+  const std::string& type = node.type_string();
+  return names_.count(type) != 0 ||
+         std::any_of(prefixes_.begin(), prefixes_.end(),
+                     [&](const std::string& prefix) { return absl::StartsWith(type, prefix); });
 }
 
 }  // namespace tensorwire::plugin

@@ -1,26 +1,55 @@
-#include "rewrites/narrow_pass.h"
-
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
+#include <set>
+#include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "rewrites/rewrite_pass.h"
-#include "rewrites/rewrite_push.h"
+#include "rewrites/graph_rewrite.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/lib/random/philox_random.h"
+#include "tensorflow/core/lib/random/random.h"
+#include "tensorflow/core/util/work_sharder.h"
+
+// Halves the bytes of a training step: the floats of pulled variables and the pushed gradients are
+// sent between tasks in 16 bits. Results change, so it is not one of kExactRewrites.
+// docs/decisions/rewrites.md.
 
 namespace tensorwire::plugin {
 namespace {
 
-constexpr char kNarrowing[] = "wire_dtype";
+using Eigen::numext::bit_cast;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// The name of a custom optimizer in a session's RewriterConfig. Its parameters are `dtype`,
+// "bfloat16" or "float16", or "float32" for none; and `exclude`: shell patterns of names, separated
+// by commas. TENSORWIRE_REWRITES has the dtype as a word, and float32=PATTERN for each pattern.
+constexpr RewriteSwitch kWireDtype{"tensorwire_wire_dtype", "wire_dtype"};
+
+// Our own operations. The first one converts floats to its attribute T, bfloat16 or half. It rounds
+// to the nearest value, to even if halfway. With attribute `by_chance` it rounds up or down by
+// chance, so that the mean of many is the float; then a finite value stays finite in bfloat16. The
+// second one converts back to floats.
+constexpr char kNarrowOp[] = "TensorwireNarrow_import_tensorwire_tf_in_every_task";
+constexpr char kWidenOp[] = "TensorwireWiden_import_tensorwire_tf_in_every_task";
+
 // For a whole variable with fewer floats, the conversions cost more than the saved bytes.
 constexpr int64_t kLeastFloats = 256;
 constexpr char kAllBits[] = "float32";
@@ -34,7 +63,7 @@ struct WireDtype {
 
 // What a session or this process asks for; DT_INVALID: nothing.
 absl::Status FindWireDtype(const GraphOptimizationPassOptions& options, WireDtype* found) {
-  if (const auto* entry = FindEntry(kWireDtype, options); entry != nullptr) {
+  if (const auto* entry = FindEntry(kWireDtype.optimizer, options); entry != nullptr) {
     const auto& parameters = entry->parameter_map();
     if (const auto at = parameters.find("dtype"); at != parameters.end()) {
       found->name = at->second.s();
@@ -63,12 +92,10 @@ absl::Status FindWireDtype(const GraphOptimizationPassOptions& options, WireDtyp
 
 // The index of the input of an optimizer's operation that is a gradient; -1 if there is none.
 int GradientInput(const Node& node) {
-  static constexpr const char* kOptimizers[] = {"Apply", "ResourceApply", "SparseApply",
-                                                "ResourceSparseApply"};
+  static const auto* const optimizers =
+      new OpNames("Apply* ResourceApply* ResourceSparseApply* SparseApply*");
   const std::string& operation = node.type_string();
-  const bool updates =
-      std::any_of(std::begin(kOptimizers), std::end(kOptimizers),
-                  [&](const char* prefix) { return operation.rfind(prefix, 0) == 0; });
+  const bool updates = optimizers->Have(node);
   const char* gradient = "grad";
   if (operation == "AccumulatorApplyGradient" || operation == "ResourceAccumulatorApplyGradient") {
     gradient = "gradient";
@@ -87,11 +114,10 @@ int GradientInput(const Node& node) {
 // Whether an operation adds to a variable. SGD and Adam train the rows of a table in this way, and
 // users count in this way.
 bool AddsToVariable(const Node& node) {
-  static const std::set<std::string>* const kinds = new std::set<std::string>{
-      "AssignAdd",          "AssignSub",          "AssignAddVariableOp", "AssignSubVariableOp",
-      "ResourceScatterAdd", "ResourceScatterSub", "ScatterAdd",          "ScatterSub",
-  };
-  return kinds->count(node.type_string()) != 0;
+  static const auto* const names = new OpNames(
+      "AssignAdd AssignAddVariableOp AssignSub AssignSubVariableOp ResourceScatterAdd "
+      "ResourceScatterSub ScatterAdd ScatterSub");
+  return names->Have(node);
 }
 
 // The node of the variable, or accumulator, that an optimizer's operation updates.
@@ -102,117 +128,29 @@ const Node* UpdatedBy(const Node& update) {
 
 // Whether an operation passes on elements of its inputs and computes nothing from them.
 bool PassesOn(const Node& node) {
-  static const std::set<std::string>* const kinds = new std::set<std::string>{
-      "Cast",
-      "Concat",
-      "ConcatV2",
-      "DynamicPartition",
-      "DynamicStitch",
-      "ExpandDims",
-      "Gather",
-      "GatherV2",
-      "Identity",
-      "IdentityN",
-      "Pack",
-      "ParallelDynamicStitch",
-      "PreventGradient",
-      "Reshape",
-      "Slice",
-      "Snapshot",
-      "Split",
-      "SplitV",
-      "Squeeze",
-      "StopGradient",
-      "StridedSlice",
-      "Transpose",
-      "Unpack",
-  };
-  return node.IsControlFlow() || kinds->count(node.type_string()) != 0;
+  static const auto* const names = new OpNames(
+      "Cast Concat ConcatV2 DynamicPartition DynamicStitch ExpandDims Gather GatherV2 Identity "
+      "IdentityN Pack ParallelDynamicStitch PreventGradient Reshape Slice Snapshot Split SplitV "
+      "Squeeze StopGradient StridedSlice Transpose Unpack");
+  return node.IsControlFlow() || names->Have(node);
 }
 
 // Whether an operation's output is a gradient if its input is one.
 bool PassesGradientOn(const Node& node, int input) {
-  static const std::set<std::string>* const of_the_first = new std::set<std::string>{
-      "ExpandDims", "Identity", "Reshape", "UnsortedSegmentSum", kSumRowsOp};
+  static const auto* const of_the_first =
+      new OpNames("ExpandDims Identity Reshape TensorwireSumRows* UnsortedSegmentSum");
   if (node.type_string() == "AddN" || node.IsMerge()) return true;
-  return input == 0 && (node.IsControlFlow() || of_the_first->count(node.type_string()) != 0);
+  return input == 0 && (node.IsControlFlow() || of_the_first->Have(node));
 }
 
-// A float tensor that nodes of another task consume.
-struct Crossing {
-  Node* src = nullptr;
-  int output = 0;
-  std::string to;  // a device
-  std::vector<const Edge*> edges;
+// Sorts nodes by name, so that a list of them is always the same.
+struct ByName {
+  bool operator()(const Node* a, const Node* b) const { return a->name() < b->name(); }
 };
+using NodesByName = std::set<const Node*, ByName>;
 
-class Narrower {
- public:
-  Narrower(Graph* graph, const WireDtype& wire) : graph_(graph), wire_(wire) {
-    for (const Node* node : graph->op_nodes()) {
-      if (GradientInput(*node) < 0) continue;
-      if (const Node* variable = UpdatedBy(*node); variable != nullptr) trained_.insert(variable);
-    }
-  }
-
-  absl::Status Run();
-
- private:
-  // Sorts nodes by name, so that a list of them is always the same.
-  struct ByName {
-    bool operator()(const Node* a, const Node* b) const { return a->name() < b->name(); }
-  };
-  using NodesByName = std::set<const Node*, ByName>;
-
-  std::vector<Crossing> FindCrossings();
-  // The node that a tensor or its rows are read from. It may be a variable.
-  static const Node* ReadFrom(const Crossing& crossing);
-  // Whether the step updates `variable` by an optimizer's operation, or adds a value to it that is
-  // computed from what was pulled of it. A counter is not trained: the added value does not depend
-  // on it.
-  bool IsTrained(const Node* variable, const Crossing& pulled) const;
-  // Whether the value of an edge is used as a gradient, and as nothing else. Adds the operations
-  // that take it to `updates`.
-  static bool IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates);
-  // Whether the value of an edge leaves the step unchanged: it is saved, assigned, fetched or the
-  // like.
-  static bool IsKept(const Edge& edge, std::vector<bool>* seen);
-  // Why a tensor is not narrowed, or null. `variables`: those that it is read from or updates.
-  const char* WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables);
-  bool IsExcluded(const NodesByName& variables) const;
-  absl::Status Narrow(const Crossing& crossing, bool by_chance);
-
-  Graph* const graph_;
-  const WireDtype& wire_;
-  DeviceNames devices_;
-  std::set<const Node*> trained_;                         // by operations of an optimizer
-  std::map<std::tuple<int, int, bool>, Node*> narrowed_;  // by the node's id, output, by_chance
-};
-
-std::vector<Crossing> Narrower::FindCrossings() {
-  std::map<std::tuple<int, int, std::string>, Crossing> found;
-  for (Node* node : graph_->op_nodes()) {
-    for (const Edge* edge : node->out_edges()) {
-      if (edge->IsControlEdge() || !edge->dst()->IsOp() ||
-          node->output_type(edge->src_output()) != tensorflow::DT_FLOAT) {
-        continue;
-      }
-      const std::string& to = edge->dst()->assigned_device_name();
-      if (devices_.SameTask(node->assigned_device_name(), to)) continue;
-      Crossing& crossing = found[{node->id(), edge->src_output(), to}];
-      crossing.src = node;
-      crossing.output = edge->src_output();
-      crossing.to = to;
-      crossing.edges.push_back(edge);
-    }
-  }
-  std::vector<Crossing> crossings;
-  crossings.reserve(found.size());
-  for (auto& [key, crossing] : found) crossings.push_back(std::move(crossing));
-  return crossings;
-}
-
-const Node* Narrower::ReadFrom(const Crossing& crossing) {
+// The node that a tensor or its rows are read from. It may be a variable.
+const Node* ReadFrom(const Crossing& crossing) {
   const Node* source = Origin(crossing.edges.front())->src();
   while (IsLookup(*source)) {
     const Edge* table = nullptr;
@@ -222,21 +160,9 @@ const Node* Narrower::ReadFrom(const Crossing& crossing) {
   return source;
 }
 
-bool Narrower::IsTrained(const Node* variable, const Crossing& pulled) const {
-  if (trained_.count(variable) != 0) return true;
-  std::vector<const Node*> consumers;
-  consumers.reserve(pulled.edges.size());
-  for (const Edge* edge : pulled.edges) consumers.push_back(edge->dst());
-  bool found = false;
-  const auto look = [&](const Node* node) {
-    found = found || (AddsToVariable(*node) && UpdatedBy(*node) == variable);
-  };
-  const auto follow = [&found](const Edge& edge) { return !found && !edge.IsControlEdge(); };
-  tensorflow::DFSFrom(*graph_, consumers, look, nullptr, {}, follow);
-  return found;
-}
-
-bool Narrower::IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates) {
+// Whether the value of an edge is used as a gradient, and as nothing else. Adds the operations that
+// take it to `updates`.
+bool IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates) {
   const Node& dst = *edge.dst();
   if (GradientInput(dst) == edge.dst_input()) {
     updates->insert(&dst);
@@ -254,7 +180,9 @@ bool Narrower::IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName
   return goes_on;
 }
 
-bool Narrower::IsKept(const Edge& edge, std::vector<bool>* seen) {
+// Whether the value of an edge leaves the step unchanged: it is saved, assigned, fetched or the
+// like.
+bool IsKept(const Edge& edge, std::vector<bool>* seen) {
   const Node& dst = *edge.dst();
   if (!PassesOn(dst)) {
     return dst.op_def().is_stateful() || dst.IsFunctionCall() || dst.IsIfNode() ||
@@ -272,91 +200,124 @@ bool IsSmall(const Node& variable) {
   return floats >= 0 && floats < kLeastFloats;
 }
 
-const char* Narrower::WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables) {
-  if (!devices_.IsCpu(crossing.src->assigned_device_name()) || !devices_.IsCpu(crossing.to)) {
-    return "not on a CPU";
-  }
-  std::vector<bool> seen(graph_->num_node_ids());
-  NodesByName updates;
-  *is_push = std::all_of(crossing.edges.begin(), crossing.edges.end(),
-                         [&](const Edge* edge) { return IsGradient(*edge, &seen, &updates); });
-  bool has_rows = false;  // the rows of a variable, any number of them
-  if (*is_push) {
-    for (const Node* update : updates) {
-      variables->insert(UpdatedBy(*update));
-      has_rows = has_rows || update->type_string().find("Sparse") != std::string::npos;
-    }
-  } else {
-    const Node* const variable = ReadFrom(crossing);
-    if (variable == nullptr || !IsTrained(variable, crossing)) {
-      return "neither a variable that the step trains nor a gradient alone";
-    }
-    variables->insert(variable);
-    has_rows = IsLookup(*Origin(crossing.edges.front())->src());
-    seen.assign(seen.size(), false);
-    if (std::any_of(crossing.edges.begin(), crossing.edges.end(),
-                    [&](const Edge* edge) { return IsKept(*edge, &seen); })) {
-      return "saved, assigned, fetched or given to a function";
+class Narrower {
+ public:
+  Narrower(Graph* graph, const WireDtype& wire) : graph_(graph), wire_(wire) {
+    for (const Node* node : graph->op_nodes()) {
+      if (GradientInput(*node) < 0) continue;
+      if (const Node* variable = UpdatedBy(*node); variable != nullptr) trained_.insert(variable);
     }
   }
-  if (!has_rows && std::all_of(variables->begin(), variables->end(),
-                               [](const Node* variable) { return IsSmall(*variable); })) {
-    return "a variable of fewer than 256 floats";
-  }
-  return IsExcluded(*variables) ? "excluded" : nullptr;
-}
 
-bool Narrower::IsExcluded(const NodesByName& variables) const {
-  return std::any_of(variables.begin(), variables.end(), [this](const Node* variable) {
-    return std::any_of(wire_.exclude.begin(), wire_.exclude.end(), [&](const std::string& pattern) {
-      return fnmatch(pattern.c_str(), variable->name().c_str(), 0) == 0;
+  absl::Status Run() {
+    // WhyNot must see the graph as it was, so all tensors are examined before any is changed.
+    std::vector<std::pair<Crossing, bool>> chosen;
+    for (Crossing& crossing : FindCrossings(*graph_, &devices_)) {
+      if (crossing.src->output_type(crossing.output) != tensorflow::DT_FLOAT) continue;
+      bool is_push = false;
+      NodesByName variables;
+      const char* const why_not = WhyNot(crossing, &is_push, &variables);
+      RewriteCounts::Get().Count(kWireDtype, why_not);
+      const bool is_excluded = why_not != nullptr && std::string_view(why_not) == "excluded";
+      if (why_not != nullptr && !is_excluded) continue;
+      RewriteCounts::Get().Add(
+          {crossing.src->name() + ":" + std::to_string(crossing.output),
+           absl::StrJoin(variables, ", ",
+                         [](std::string* to, const Node* node) { to->append(node->name()); }),
+           is_push ? "push" : "pull", is_excluded ? kAllBits : wire_.name});
+      if (!is_excluded) chosen.emplace_back(std::move(crossing), is_push);
+    }
+    for (const auto& [crossing, is_push] : chosen) {
+      TF_RETURN_IF_ERROR(Narrow(crossing, is_push));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Whether the step updates `variable` by an optimizer's operation, or adds a value to it that is
+  // computed from what was pulled of it. A counter is not trained: the added value does not depend
+  // on it.
+  bool IsTrained(const Node* variable, const Crossing& pulled) const {
+    if (trained_.count(variable) != 0) return true;
+    std::vector<const Node*> consumers;
+    consumers.reserve(pulled.edges.size());
+    for (const Edge* edge : pulled.edges) consumers.push_back(edge->dst());
+    bool found = false;
+    const auto look = [&](const Node* node) {
+      found = found || (AddsToVariable(*node) && UpdatedBy(*node) == variable);
+    };
+    const auto follow = [&found](const Edge& edge) { return !found && !edge.IsControlEdge(); };
+    tensorflow::DFSFrom(*graph_, consumers, look, nullptr, {}, follow);
+    return found;
+  }
+
+  // Why a tensor is not narrowed, or null. `variables`: those that it is read from or updates.
+  const char* WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables) {
+    if (!devices_.IsCpu(crossing.src->assigned_device_name()) || !devices_.IsCpu(crossing.to)) {
+      return "not on a CPU";
+    }
+    std::vector<bool> seen(graph_->num_node_ids());
+    NodesByName updates;
+    *is_push = std::all_of(crossing.edges.begin(), crossing.edges.end(),
+                           [&](const Edge* edge) { return IsGradient(*edge, &seen, &updates); });
+    bool has_rows = false;  // the rows of a variable, any number of them
+    if (*is_push) {
+      for (const Node* update : updates) {
+        variables->insert(UpdatedBy(*update));
+        has_rows = has_rows || update->type_string().find("Sparse") != std::string::npos;
+      }
+    } else {
+      const Node* const variable = ReadFrom(crossing);
+      if (variable == nullptr || !IsTrained(variable, crossing)) {
+        return "neither a variable that the step trains nor a gradient alone";
+      }
+      variables->insert(variable);
+      has_rows = IsLookup(*Origin(crossing.edges.front())->src());
+      seen.assign(seen.size(), false);
+      if (std::any_of(crossing.edges.begin(), crossing.edges.end(),
+                      [&](const Edge* edge) { return IsKept(*edge, &seen); })) {
+        return "saved, assigned, fetched or given to a function";
+      }
+    }
+    if (!has_rows && std::all_of(variables->begin(), variables->end(),
+                                 [](const Node* variable) { return IsSmall(*variable); })) {
+      return "a variable of fewer than 256 floats";
+    }
+    return IsExcluded(*variables) ? "excluded" : nullptr;
+  }
+
+  bool IsExcluded(const NodesByName& variables) const {
+    return std::any_of(variables.begin(), variables.end(), [this](const Node* variable) {
+      return std::any_of(wire_.exclude.begin(), wire_.exclude.end(),
+                         [&](const std::string& pattern) {
+                           return fnmatch(pattern.c_str(), variable->name().c_str(), 0) == 0;
+                         });
     });
-  });
-}
+  }
 
-absl::Status Narrower::Narrow(const Crossing& crossing, bool by_chance) {
-  Node*& narrow = narrowed_[{crossing.src->id(), crossing.output, by_chance}];
-  if (narrow == nullptr) {
-    NodeBuilder builder(NewNodeName(graph_, "narrow"), kNarrowOp);
-    builder.Input(crossing.src, crossing.output)
-        .Attr("T", wire_.type)
-        .Attr("by_chance", by_chance)
-        .AssignedDevice(crossing.src->assigned_device_name());
-    TF_RETURN_IF_ERROR(builder.Finalize(graph_, &narrow));
+  absl::Status Narrow(const Crossing& crossing, bool by_chance) {
+    Node*& narrow = narrowed_[{crossing.src->id(), crossing.output, by_chance}];
+    if (narrow == nullptr) {
+      const std::string& device = crossing.src->assigned_device_name();
+      TF_RETURN_IF_ERROR(NewNode(graph_, "narrow", kNarrowOp, device)
+                             .Input(crossing.src, crossing.output)
+                             .Attr("T", wire_.type)
+                             .Attr("by_chance", by_chance)
+                             .Finalize(graph_, &narrow));
+    }
+    Node* wide = nullptr;
+    TF_RETURN_IF_ERROR(
+        NewNode(graph_, "widen", kWidenOp, crossing.to).Input(narrow, 0).Finalize(graph_, &wide));
+    for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, wide, 0);
+    return absl::OkStatus();
   }
-  Node* wide = nullptr;
-  NodeBuilder builder(NewNodeName(graph_, "widen"), kWidenOp);
-  builder.Input(narrow, 0).AssignedDevice(crossing.to);
-  TF_RETURN_IF_ERROR(builder.Finalize(graph_, &wide));
-  for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, wide, 0);
-  return absl::OkStatus();
-}
 
-absl::Status Narrower::Run() {
-  std::map<std::string, int> outcomes;
-  // WhyNot must see the graph as it was, so all tensors are examined before any is changed.
-  std::vector<std::pair<Crossing, bool>> chosen;
-  for (Crossing& crossing : FindCrossings()) {
-    bool is_push = false;
-    NodesByName variables;
-    const char* const why_not = WhyNot(crossing, &is_push, &variables);
-    RewriteCounts::Get().Count(kNarrowing, why_not == nullptr ? RewriteCounts::kApplied : why_not);
-    const bool is_excluded = why_not != nullptr && std::string_view(why_not) == "excluded";
-    if (why_not != nullptr && !is_excluded) continue;
-    NarrowedTensors::Entry entry;
-    entry.tensor = crossing.src->name() + ":" + std::to_string(crossing.output);
-    entry.variables = absl::StrJoin(
-        variables, ", ", [](std::string* to, const Node* node) { to->append(node->name()); });
-    entry.way = is_push ? "push" : "pull";
-    entry.dtype = is_excluded ? "float32" : wire_.name;
-    NarrowedTensors::Get().Add(std::move(entry));
-    if (!is_excluded) chosen.emplace_back(std::move(crossing), is_push);
-  }
-  for (const auto& [crossing, is_push] : chosen) {
-    TF_RETURN_IF_ERROR(Narrow(crossing, is_push));
-  }
-  return absl::OkStatus();
-}
+  Graph* const graph_;
+  const WireDtype& wire_;
+  DeviceNames devices_;
+  std::set<const Node*> trained_;                         // by operations of an optimizer
+  std::map<std::tuple<int, int, bool>, Node*> narrowed_;  // by the node's id, output, by_chance
+};
 
 // Runs after the rewrites that send less, so that a sum is rounded, and not its summands. Runs
 // before bundles and fusion, which include the conversions.
@@ -367,15 +328,141 @@ class NarrowPass : public tensorflow::GraphOptimizationPass {
     WireDtype wire;
     TF_RETURN_IF_ERROR(FindWireDtype(options, &wire));
     if (wire.type == tensorflow::DT_INVALID) return absl::OkStatus();
-    Graph* const graph = options.graph->get();
-    PlaceControlFlow(graph);
-    TF_RETURN_IF_ERROR(Narrower(graph, wire).Run());
-    tensorflow::FixupSourceAndSinkEdges(graph);
-    return absl::OkStatus();
+    return RewriteGraph(options, [&wire](Graph* graph) { return Narrower(graph, wire).Run(); });
   }
 };
 
 REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 60, NarrowPass);
+
+// Rounds `value` up if the cut-off rest, as a fraction of a step of 16 bits, is more than 1 -
+// `chance` / 2^16.
+void RoundByChance(float value, uint32_t chance, Eigen::bfloat16* to) {
+  const auto bits = bit_cast<uint32_t>(value);
+  const uint32_t rounded = bits + chance;
+  // Infinities and NaNs stay, and no finite number becomes infinite.
+  const bool stays = (rounded & 0x7F800000) == 0x7F800000;
+  if (!std::isfinite(value)) {
+    *to = static_cast<Eigen::bfloat16>(value);
+  } else {
+    *to = bit_cast<Eigen::bfloat16>(static_cast<uint16_t>((stays ? bits : rounded) >> 16));
+  }
+}
+
+void RoundByChance(float value, uint32_t chance, Eigen::half* to) {
+  constexpr float kLargest = 65504.0F;
+  constexpr float kSmallestNormal = 0x1p-14F;
+  constexpr float kStepsBelow = 0x1p24F;  // steps of a subnormal half in 1
+  const float magnitude = std::fabs(value);
+  if (!(magnitude < kLargest)) {
+    *to = static_cast<Eigen::half>(value);
+  } else if (magnitude >= kSmallestNormal) {
+    constexpr uint32_t kCutOff = 0x1FFF;  // the bits that a half does not have
+    const uint32_t rounded = bit_cast<uint32_t>(value) + (chance & kCutOff);
+    *to = static_cast<Eigen::half>(bit_cast<float>(rounded & ~kCutOff));
+  } else {
+    const float steps = std::floor(magnitude * kStepsBelow + static_cast<float>(chance) * 0x1p-16F);
+    *to = static_cast<Eigen::half>(std::copysign(steps / kStepsBelow, value));
+  }
+}
+
+// The number of elements that one thread takes at once.
+constexpr int64_t kPiece = 1024;
+
+// Calls `convert(begin, end)` for all pieces of a tensor, in several threads if it is large.
+template <typename Convert>
+void InPieces(OpKernelContext* ctx, int64_t elements, Convert convert) {
+  constexpr int64_t kCyclesAPiece = 2 * kPiece;
+  const auto& threads = *ctx->device()->tensorflow_cpu_worker_threads();
+  const int64_t pieces = (elements + kPiece - 1) / kPiece;
+  tensorflow::Shard(threads.num_threads, threads.workers, pieces, kCyclesAPiece,
+                    [&](int64_t first, int64_t last) {
+                      for (int64_t piece = first; piece < last; ++piece) {
+                        convert(piece * kPiece, std::min((piece + 1) * kPiece, elements));
+                      }
+                    });
+}
+
+// See kNarrowOp.
+template <typename Narrow>
+class NarrowOp : public OpKernel {
+ public:
+  explicit NarrowOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("by_chance", &by_chance_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& wide = ctx->input(0);
+    Tensor* narrow = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, wide.shape(), &narrow));
+    const float* const from = wide.flat<float>().data();
+    Narrow* const to = narrow->flat<Narrow>().data();
+    if (!by_chance_) {
+      InPieces(ctx, wide.NumElements(), [from, to](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) to[i] = static_cast<Narrow>(from[i]);
+      });
+      return;
+    }
+    const uint64_t call = calls_.fetch_add(1, std::memory_order_relaxed);
+    InPieces(ctx, wide.NumElements(), [this, call, from, to](int64_t begin, int64_t end) {
+      using tensorflow::random::PhiloxRandom;
+      constexpr int64_t kEach = int64_t{2} * PhiloxRandom::kResultElementCount;  // of 16 bits
+      static_assert(kPiece % kEach == 0);
+      PhiloxRandom random(seed_, call);
+      random.Skip(static_cast<uint64_t>(begin / kEach));
+      for (int64_t i = begin; i < end; i += kEach) {
+        const PhiloxRandom::ResultType drawn = random();
+        for (int64_t k = 0; k < std::min(kEach, end - i); ++k) {
+          const uint32_t bits = drawn[static_cast<int>(k / 2)];
+          RoundByChance(from[i + k], k % 2 == 0 ? bits & 0xFFFF : bits >> 16, &to[i + k]);
+        }
+      }
+    });
+  }
+
+ private:
+  bool by_chance_ = false;
+  const uint64_t seed_ = tensorflow::random::New64();
+  std::atomic<uint64_t> calls_{0};
+};
+
+// See kWidenOp.
+template <typename Narrow>
+class WidenOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& narrow = ctx->input(0);
+    Tensor* wide = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, narrow.shape(), &wide));
+    const Narrow* const from = narrow.flat<Narrow>().data();
+    float* const to = wide->flat<float>().data();
+    InPieces(ctx, narrow.NumElements(), [from, to](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] = static_cast<float>(from[i]);
+    });
+  }
+};
+
+REGISTER_OP(kNarrowOp)
+    .Input("wide: float")
+    .Output("narrow: T")
+    .Attr("T: {bfloat16, half}")
+    .Attr("by_chance: bool")
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+REGISTER_OP(kWidenOp)
+    .Input("narrow: T")
+    .Output("wide: float")
+    .Attr("T: {bfloat16, half}")
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+
+#define TENSORWIRE_NARROW(type)                                                                    \
+  REGISTER_KERNEL_BUILDER(                                                                         \
+      Name(kNarrowOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("T"), NarrowOp<type>);   \
+  REGISTER_KERNEL_BUILDER(Name(kWidenOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("T"), \
+                          WidenOp<type>)
+TENSORWIRE_NARROW(Eigen::bfloat16);
+TENSORWIRE_NARROW(Eigen::half);
+#undef TENSORWIRE_NARROW
 
 }  // namespace
 }  // namespace tensorwire::plugin

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "metrics/counters.h"
-#include "rewrites/rewrite_pull.h"
-#include "rewrites/rewrite_push.h"
+#include "rewrites/rewrite_pass.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"

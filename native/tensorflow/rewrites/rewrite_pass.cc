@@ -1,9 +1,5 @@
 #include "rewrites/rewrite_pass.h"
 
-#include "rewrites/rewrite_pull.h"
-#include "rewrites/rewrite_push.h"
-#include "tensorflow/core/graph/algorithm.h"
-
 namespace tensorwire::plugin {
 namespace {
 
@@ -16,17 +12,13 @@ class SendLessPass : public tensorflow::GraphOptimizationPass {
     // A sum of rounded values is not the rounded sum of values.
     const bool push = IsAskedFor(kSummedPush, options) && !CastsFloats(options);
     if (!pull && !push) return absl::OkStatus();
-    Graph* const graph = options.graph->get();
-    PlaceControlFlow(graph);
-    PulledIdsOf pulled;
-    if (pull) {
-      TF_RETURN_IF_ERROR(PullUniqueRows(graph, &pulled));
-    }
-    if (push) {
-      TF_RETURN_IF_ERROR(PushSums(graph, pulled));
-    }
-    tensorflow::FixupSourceAndSinkEdges(graph);
-    return absl::OkStatus();
+    return RewriteGraph(options, [pull, push](Graph* graph) {
+      PulledIdsOf pulled;
+      if (pull) {
+        TF_RETURN_IF_ERROR(PullUniqueRows(graph, &pulled));
+      }
+      return push ? PushSums(graph, pulled) : absl::OkStatus();
+    });
   }
 };
 

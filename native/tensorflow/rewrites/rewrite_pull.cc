@@ -1,5 +1,3 @@
-#include "rewrites/rewrite_pull.h"
-
 #include <cstdint>
 #include <string>
 
@@ -11,7 +9,6 @@
 namespace tensorwire::plugin {
 namespace {
 
-constexpr char kPull[] = "unique_pull";
 constexpr int kTableInput = 0;
 constexpr int kIdsInput = 1;
 constexpr int kAxisInput = 2;
@@ -63,120 +60,110 @@ class Puller {
  public:
   Puller(Graph* graph, PulledIdsOf* pulled) : graph_(graph), pulled_(pulled) {}
 
-  absl::Status Rewrite(Node* lookup);
+  absl::Status Rewrite(Node* lookup) {
+    const Edge* ids = nullptr;
+    const Edge* table = nullptr;
+    TF_RETURN_IF_ERROR(lookup->input_edge(kIdsInput, &ids));
+    TF_RETURN_IF_ERROR(lookup->input_edge(kTableInput, &table));
+    if (devices_.SameTask(ids->src()->assigned_device_name(), lookup->assigned_device_name())) {
+      return absl::OkStatus();
+    }
+    const int64_t rows = TableRows(table);
+    std::vector<const Edge*> leaving;
+    const char* const why_not = WhyNot(*lookup, *ids, rows, &leaving);
+    RewriteCounts::Get().Count(kUniquePull, why_not);
+    if (why_not != nullptr) return absl::OkStatus();
+
+    PulledIds* pulled = nullptr;
+    TF_RETURN_IF_ERROR(UniqueIds(*ids, rows, &pulled));
+    ReplaceInput(graph_, ids, pulled->unique, 0);
+    pulled->lookups.push_back(lookup);
+    for (const Edge* edge : leaving) {
+      Node* expanded = nullptr;
+      TF_RETURN_IF_ERROR(Expand(*edge, pulled->unique, &expanded));
+      ReplaceInput(graph_, edge, expanded, 0);
+    }
+    return absl::OkStatus();
+  }
 
  private:
   // Finds the edges by which the rows leave the task of the lookup. False if rows are consumed
   // anywhere but on `device`.
   static bool FindLeaving(const Node& from, const std::string& device,
-                          std::vector<const Edge*>* leaving);
+                          std::vector<const Edge*>* leaving) {
+    for (const Edge* edge : from.out_edges()) {
+      if (edge->IsControlEdge()) continue;
+      const Node& to = *edge->dst();
+      if (to.assigned_device_name() == device) {
+        leaving->push_back(edge);
+      } else if (!to.IsIdentity() || to.assigned_device_name() != from.assigned_device_name() ||
+                 !FindLeaving(to, device, leaving)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   // Why a lookup is not rewritten, or null. `leaving`: as in FindLeaving.
   const char* WhyNot(const Node& lookup, const Edge& ids, int64_t rows,
-                     std::vector<const Edge*>* leaving);
-  absl::Status UniqueIds(const Edge& ids, int64_t rows, PulledIds** unique);
-  absl::Status Expand(const Edge& leaving, Node* unique, Node** expanded);
+                     std::vector<const Edge*>* leaving) {
+    const std::string& device = ids.src()->assigned_device_name();
+    if (!devices_.IsCpu(device) || !devices_.IsCpu(lookup.assigned_device_name())) {
+      return "not on a CPU";
+    }
+    const tensorflow::DataType type = ids.src()->output_type(ids.src_output());
+    if (type != tensorflow::DT_INT32 && type != tensorflow::DT_INT64) {
+      return "ids of another type than int32 and int64";
+    }
+    if (!TakesRows(lookup)) return "not whole rows of the first dimension";
+    if (rows < 0) return "the number of rows is not known";
+    if (AreUnique(ids)) return "the ids are unique already";
+    if (!FindLeaving(lookup, device, leaving)) return "rows are wanted elsewhere, too";
+    if (leaving->empty()) return "no rows are wanted where the ids are from";
+    return nullptr;
+  }
+
+  absl::Status UniqueIds(const Edge& ids, int64_t rows, PulledIds** pulled) {
+    std::vector<PulledIds>& of_ids = (*pulled_)[{ids.src()->id(), ids.src_output()}];
+    for (PulledIds& one : of_ids) {
+      int64_t its_rows = 0;
+      TF_RETURN_IF_ERROR(GetNodeAttr(one.unique->attrs(), kTableRowsAttr, &its_rows));
+      if (its_rows != rows) continue;
+      *pulled = &one;
+      return absl::OkStatus();
+    }
+    *pulled = &of_ids.emplace_back();
+    return NewNode(graph_, "unique_ids", "Unique", ids.src()->assigned_device_name())
+        .Input(ids.src(), ids.src_output())
+        .Attr("out_idx", tensorflow::DT_INT32)
+        .Attr("_kernel", kUniqueIdsLabel)
+        .Attr(kTableRowsAttr, rows)
+        .Finalize(graph_, &(*pulled)->unique);
+  }
+
+  absl::Status Expand(const Edge& leaving, Node* unique, Node** expanded) {
+    Node*& made = expanded_[{leaving.src()->id(), leaving.src_output()}];
+    if (made == nullptr) {
+      const std::string& device = unique->assigned_device_name();
+      Node* list = nullptr;
+      TF_RETURN_IF_ERROR(NewNode(graph_, "list_rows", kListRowsOp, device)
+                             .Input(leaving.src(), leaving.src_output())
+                             .Input(unique, 0)
+                             .Finalize(graph_, &list));
+      TF_RETURN_IF_ERROR(NewNode(graph_, "expand_rows", "Gather", device)
+                             .Input(list, 0)
+                             .Input(unique, 1)
+                             .Finalize(graph_, &made));
+    }
+    *expanded = made;
+    return absl::OkStatus();
+  }
 
   Graph* const graph_;
   PulledIdsOf* const pulled_;
   DeviceNames devices_;
   std::map<std::pair<int, int>, Node*> expanded_;  // by node and output of the rows
 };
-
-bool Puller::FindLeaving(const Node& from, const std::string& device,
-                         std::vector<const Edge*>* leaving) {
-  for (const Edge* edge : from.out_edges()) {
-    if (edge->IsControlEdge()) continue;
-    const Node& to = *edge->dst();
-    if (to.assigned_device_name() == device) {
-      leaving->push_back(edge);
-    } else if (!to.IsIdentity() || to.assigned_device_name() != from.assigned_device_name() ||
-               !FindLeaving(to, device, leaving)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-const char* Puller::WhyNot(const Node& lookup, const Edge& ids, int64_t rows,
-                           std::vector<const Edge*>* leaving) {
-  const std::string& device = ids.src()->assigned_device_name();
-  if (!devices_.IsCpu(device) || !devices_.IsCpu(lookup.assigned_device_name())) {
-    return "not on a CPU";
-  }
-  const tensorflow::DataType type = ids.src()->output_type(ids.src_output());
-  if (type != tensorflow::DT_INT32 && type != tensorflow::DT_INT64) {
-    return "ids of another type than int32 and int64";
-  }
-  if (!TakesRows(lookup)) return "not whole rows of the first dimension";
-  if (rows < 0) return "the number of rows is not known";
-  if (AreUnique(ids)) return "the ids are unique already";
-  if (!FindLeaving(lookup, device, leaving)) return "rows are wanted elsewhere, too";
-  if (leaving->empty()) return "no rows are wanted where the ids are from";
-  return nullptr;
-}
-
-absl::Status Puller::Rewrite(Node* lookup) {
-  const Edge* ids = nullptr;
-  const Edge* table = nullptr;
-  TF_RETURN_IF_ERROR(lookup->input_edge(kIdsInput, &ids));
-  TF_RETURN_IF_ERROR(lookup->input_edge(kTableInput, &table));
-  if (devices_.SameTask(ids->src()->assigned_device_name(), lookup->assigned_device_name())) {
-    return absl::OkStatus();
-  }
-  const int64_t rows = TableRows(table);
-  std::vector<const Edge*> leaving;
-  const char* const why_not = WhyNot(*lookup, *ids, rows, &leaving);
-  RewriteCounts::Get().Count(kPull, why_not == nullptr ? RewriteCounts::kApplied : why_not);
-  if (why_not != nullptr) return absl::OkStatus();
-
-  PulledIds* pulled = nullptr;
-  TF_RETURN_IF_ERROR(UniqueIds(*ids, rows, &pulled));
-  ReplaceInput(graph_, ids, pulled->unique, 0);
-  pulled->lookups.push_back(lookup);
-  for (const Edge* edge : leaving) {
-    Node* expanded = nullptr;
-    TF_RETURN_IF_ERROR(Expand(*edge, pulled->unique, &expanded));
-    ReplaceInput(graph_, edge, expanded, 0);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Puller::UniqueIds(const Edge& ids, int64_t rows, PulledIds** pulled) {
-  std::vector<PulledIds>& of_ids = (*pulled_)[{ids.src()->id(), ids.src_output()}];
-  for (PulledIds& one : of_ids) {
-    int64_t its_rows = 0;
-    TF_RETURN_IF_ERROR(GetNodeAttr(one.unique->attrs(), kTableRowsAttr, &its_rows));
-    if (its_rows != rows) continue;
-    *pulled = &one;
-    return absl::OkStatus();
-  }
-  Node* unique = nullptr;
-  NodeBuilder builder(NewNodeName(graph_, "unique_ids"), "Unique");
-  builder.Input(ids.src(), ids.src_output())
-      .Attr("out_idx", tensorflow::DT_INT32)
-      .Attr("_kernel", kUniqueIdsLabel)
-      .Attr(kTableRowsAttr, rows)
-      .AssignedDevice(ids.src()->assigned_device_name());
-  TF_RETURN_IF_ERROR(builder.Finalize(graph_, &unique));
-  *pulled = &of_ids.emplace_back(PulledIds{unique, {}});
-  return absl::OkStatus();
-}
-
-absl::Status Puller::Expand(const Edge& leaving, Node* unique, Node** expanded) {
-  Node*& made = expanded_[{leaving.src()->id(), leaving.src_output()}];
-  if (made == nullptr) {
-    const std::string& device = unique->assigned_device_name();
-    Node* list = nullptr;
-    NodeBuilder rows(NewNodeName(graph_, "list_rows"), kListRowsOp);
-    rows.Input(leaving.src(), leaving.src_output()).Input(unique, 0).AssignedDevice(device);
-    TF_RETURN_IF_ERROR(rows.Finalize(graph_, &list));
-    NodeBuilder builder(NewNodeName(graph_, "expand_rows"), "Gather");
-    builder.Input(list, 0).Input(unique, 1).AssignedDevice(device);
-    TF_RETURN_IF_ERROR(builder.Finalize(graph_, &made));
-  }
-  *expanded = made;
-  return absl::OkStatus();
-}
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #include "rewrites/session_graphs.h"
 
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tensorflow/core/common_runtime/device.h"
@@ -30,52 +31,55 @@ uint64_t VariableBytes(const Node& variable) {
          static_cast<uint64_t>(tensorflow::DataTypeSize(type));
 }
 
-// The variable of the node's own task that its value is computed from, if it is exactly one.
-const Node* MadeOf(const Node* node) {
-  const Node* found = nullptr;
-  std::vector<const Node*> waiting{node};
-  std::set<const Node*> seen{node};
+// Visits the nodes of one task that are reached by data edges from those in `seen`: back from
+// consumers to producers, or forth. Does not go on from a node for which `visit` returns false.
+// Returns false if the way is too far.
+template <typename Visit>
+bool Walk(std::set<const Node*> seen, bool back, Visit visit) {
+  std::vector<const Node*> waiting(seen.begin(), seen.end());
   while (!waiting.empty()) {
     const Node* const one = waiting.back();
     waiting.pop_back();
-    if (IsVariable(*one)) {
-      if (found != nullptr) return nullptr;
-      found = one;
+    if (!visit(*one)) continue;
+    for (const Edge* edge : back ? one->in_edges() : one->out_edges()) {
+      const Node* const next = back ? edge->src() : edge->dst();
+      if (edge->IsControlEdge() || TaskOf(*next) != TaskOf(*one)) continue;
+      if (seen.insert(next).second) waiting.push_back(next);
     }
-    for (const Edge* edge : one->in_edges()) {
-      if (edge->IsControlEdge() || TaskOf(*edge->src()) != TaskOf(*node)) continue;
-      if (seen.insert(edge->src()).second) waiting.push_back(edge->src());
-    }
-    if (seen.size() > kFarthest) return nullptr;
+    if (seen.size() > kFarthest) return false;
   }
-  return found;
+  return true;
+}
+
+// The variable of the node's own task that its value is computed from, if it is exactly one.
+const Node* MadeOf(const Node* node) {
+  std::set<const Node*> variables;
+  const auto visit = [&](const Node& one) {
+    if (IsVariable(one)) variables.insert(&one);
+    return variables.size() < 2;
+  };
+  return Walk({node}, /*back=*/true, visit) && variables.size() == 1 ? *variables.begin() : nullptr;
 }
 
 // The variable of another task that is updated or looked up with a value that is computed there
 // from the node, if it is exactly one, not counting an optimizer's slots. Such an operation has the
 // variable as its first input.
 const Node* IsFor(const Node& node) {
-  std::vector<const Node*> waiting;
-  std::set<const Node*> seen;
+  std::set<const Node*> consumers;
   for (const Edge* edge : node.out_edges()) {
-    if (edge->IsControlEdge() || TaskOf(*edge->dst()) == TaskOf(node)) continue;
-    if (seen.insert(edge->dst()).second) waiting.push_back(edge->dst());
+    if (!edge->IsControlEdge() && TaskOf(*edge->dst()) != TaskOf(node)) {
+      consumers.insert(edge->dst());
+    }
   }
   std::set<const Node*> variables;
-  while (!waiting.empty()) {
-    const Node* const one = waiting.back();
-    waiting.pop_back();
+  const auto visit = [&](const Node& one) {
     const Edge* first = nullptr;
-    if (one->num_inputs() > 1 && one->input_edge(0, &first).ok() && IsVariable(*first->src())) {
-      variables.insert(first->src());
-      continue;
-    }
-    for (const Edge* edge : one->out_edges()) {
-      if (edge->IsControlEdge() || TaskOf(*edge->dst()) != TaskOf(*one)) continue;
-      if (seen.insert(edge->dst()).second) waiting.push_back(edge->dst());
-    }
-    if (seen.size() > kFarthest) return nullptr;
-  }
+    const bool uses_variable =
+        one.num_inputs() > 1 && one.input_edge(0, &first).ok() && IsVariable(*first->src());
+    if (uses_variable) variables.insert(first->src());
+    return !uses_variable;
+  };
+  if (!Walk(std::move(consumers), /*back=*/false, visit)) return nullptr;
   const Node* found = nullptr;
   for (const Node* each : variables) {
     if (found == nullptr || each->name().size() < found->name().size()) found = each;
@@ -84,15 +88,6 @@ const Node* IsFor(const Node& node) {
     if (each != found && each->name().rfind(found->name() + "/", 0) != 0) return nullptr;
   }
   return found;
-}
-
-bool Crosses(const Node& node) {
-  for (const Edge* edge : node.out_edges()) {
-    if (!edge->IsControlEdge() && edge->dst()->IsOp() && TaskOf(*edge->dst()) != TaskOf(node)) {
-      return true;
-    }
-  }
-  return false;
 }
 
 bool IsWorker(const std::string& job) { return job == "worker" || job == "chief"; }
@@ -137,8 +132,11 @@ void SessionGraphs::Add(const Graph& graph, bool is_unfiltered) {
       variable.bytes = VariableBytes(*node);
     }
   }
-  for (const Node* node : graph.op_nodes()) {
-    if (!Crosses(*node)) continue;
+  DeviceNames devices;
+  const Node* node = nullptr;
+  for (const Crossing& crossing : FindCrossings(graph, &devices)) {
+    if (crossing.src == node) continue;  // to another device
+    node = crossing.src;
     const Node* variable = MadeOf(node);
     if (variable == nullptr) variable = IsFor(*node);
     if (variable == nullptr) continue;

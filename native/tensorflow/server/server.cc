@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -10,6 +13,9 @@
 #include "server/stats.h"
 #include "server/worker_cache.h"
 #include "server/worker_service.h"
+#include "tensorflow/core/common_runtime/device_factory.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/common_runtime/threadpool_device.h"
 #include "tensorflow/core/distributed_runtime/message_wrappers.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
@@ -17,7 +23,8 @@
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/threadpool.h"
-#include "tensors/cpu_devices.h"
+#include "tensorflow/core/public/session_options.h"
+#include "tensors/pool_allocator.h"
 #include "transport/data_plane.h"
 #include "transport/rendezvous.h"
 
@@ -84,6 +91,39 @@ absl::Status WithAdvice(const absl::Status& status, int grpc_port) {
                    "` shows by which process: end it, or take another port"));
 }
 
+// Makes the devices of a task as TensorFlow would, but with CPU devices that allocate from the
+// PoolAllocator. So a peer on this host can read their tensors, and the next step finds the pages
+// mapped. If the task has devices other than plain CPUs, none uses the pool: an accelerator's host
+// memory has to be pinned. Null if the pool is not shared; then TensorFlow makes the devices
+// itself.
+absl::Status MakePooledCpuDevices(const tensorflow::ServerDef& server_def,
+                                  std::unique_ptr<tensorflow::DeviceMgr>* out) {
+  PoolAllocator* const allocator = PoolAllocator::Get();
+  if (allocator == nullptr || allocator->pool()->shared_memory() == nullptr) {
+    return absl::OkStatus();
+  }
+  tensorflow::SessionOptions options;
+  options.config = server_def.default_session_config();
+  const std::string prefix = "/job:" + server_def.job_name() +
+                             "/replica:" + std::to_string(server_def.replica()) +
+                             "/task:" + std::to_string(server_def.task_index());
+  std::vector<std::unique_ptr<tensorflow::Device>> devices;
+  TF_RETURN_IF_ERROR(tensorflow::DeviceFactory::AddDevices(options, prefix, &devices));
+  auto is_plain = [](const std::unique_ptr<tensorflow::Device>& device) {
+    const tensorflow::Device& made = *device;
+    return typeid(made) == typeid(tensorflow::ThreadPoolDevice);
+  };
+  if (std::all_of(devices.begin(), devices.end(), is_plain)) {
+    for (auto& device : devices) {
+      device = std::make_unique<tensorflow::ThreadPoolDevice>(
+          options, device->name(), tensorflow::Bytes(device->attributes().memory_limit()),
+          device->attributes().locality(), allocator);
+    }
+  }
+  *out = std::make_unique<tensorflow::DynamicDeviceMgr>(std::move(devices));
+  return absl::OkStatus();
+}
+
 // Destroyed after ~GrpcServer, which ends everything that uses the devices and the data plane.
 struct OutlivesServer {
   std::unique_ptr<DataPlane> plane_;
@@ -140,7 +180,7 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
     if (eager == nullptr) {
       return absl::UnimplementedError("grpc++: this TensorFlow has another eager service");
     }
-    eager_ = std::make_unique<EagerService>(eager, *worker_env());
+    eager_ = std::make_unique<EagerService>(eager, *worker_env(), service_->running());
     pool_.store(worker_env()->compute_pool, std::memory_order_release);
     service_->Begin(worker_env(), worker_impl(), plane_.get(), eager_.get());
     ShowPlane(plane_.get(), true);
@@ -150,8 +190,9 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
  protected:
   absl::Status WorkerCacheFactory(const tensorflow::WorkerCacheFactoryOptions& options,
                                   tensorflow::WorkerCacheInterface** out) override {
-    std::map<std::string, std::string> addresses = TaskAddresses(ClusterOf(options));
-    const std::string job = JobOf(options);
+    const tensorflow::ClusterDef cluster = ValueOf(options.cluster_def);
+    std::map<std::string, std::string> addresses = TaskAddresses(cluster);
+    const std::string job = ValueOf(options.job_name);
     const std::string own_name = TaskName(job, options.task_index);
     if (addresses.erase(own_name) == 0 && !job.empty()) {
       // GrpcServer would abort the process. The coordinator of a former cluster of this process
@@ -163,7 +204,7 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
     }
     if (!job.empty()) plane_->engine().AddName(own_name);
     // Tasks may have joined (update_server_def).
-    TF_RETURN_IF_ERROR(plane_->CheckCluster(ClusterOf(options)));
+    TF_RETURN_IF_ERROR(plane_->CheckCluster(cluster));
     tensorflow::WorkerCacheInterface* grpc = nullptr;
     TF_RETURN_IF_ERROR(GrpcServer::WorkerCacheFactory(options, &grpc));
     *out = new WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface>(grpc), plane_.get(),
@@ -181,15 +222,6 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
   static const T& ValueOf(const T& value) {
     return value;
   }
-  template <typename Options>
-  static tensorflow::ClusterDef ClusterOf(const Options& options) {
-    return ValueOf(options.cluster_def);
-  }
-  template <typename Options>
-  static std::string JobOf(const Options& options) {
-    return ValueOf(options.job_name);
-  }
-
   std::atomic<tensorflow::thread::ThreadPool*> pool_{nullptr};
   const std::shared_ptr<WorkerService> service_ = std::make_shared<WorkerService>();
   std::unique_ptr<EagerService> eager_;

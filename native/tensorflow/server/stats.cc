@@ -11,8 +11,7 @@
 #include "metrics/counters.h"
 #include "metrics/single.h"
 #include "metrics/tensor_figures.h"
-#include "rewrites/narrow_pass.h"
-#include "rewrites/rewrite_pass.h"
+#include "rewrites/graph_rewrite.h"
 #include "rewrites/session_graphs.h"
 #include "tensors/pool_allocator.h"
 #include "tensorwire/wire/clock.h"
@@ -118,11 +117,9 @@ std::vector<std::string> Rewrites() {
 // The tensors that are sent in 16 bits, and those that are excluded from it.
 std::vector<std::string> WireDtypes() {
   std::vector<std::string> tensors;
-  for (const NarrowedTensors::Entry& entry : NarrowedTensors::Get().entries()) {
-    tensors.push_back(Object({{"tensor", entry.tensor},
-                              {"variable", entry.variables},
-                              {"way", entry.way},
-                              {"dtype", entry.dtype}}));
+  for (const auto& [tensor, variables, way, dtype] : RewriteCounts::Get().narrowed()) {
+    tensors.push_back(
+        Object({{"tensor", tensor}, {"variable", variables}, {"way", way}, {"dtype", dtype}}));
   }
   return tensors;
 }

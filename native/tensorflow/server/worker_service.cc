@@ -61,7 +61,7 @@ void WorkerService::Handle(wire::Request request) {
   }
   switch (request.method) {
     case kRecvTensor:
-      return TensorRequest::Serve(env_, plane_, std::move(request));
+      return ServeTensorRequest(env_, plane_, std::move(request));
     case kRunGraph:
       return RunGraph(std::move(request));
     case kCleanupGraph:
@@ -105,7 +105,6 @@ void WorkerService::CleanupGraph(const wire::Request& request) {
 
 void WorkerService::OnCancel(uint64_t connection_id, uint64_t request_id) {
   running_.Cancel(connection_id, request_id);
-  if (ready_.load(std::memory_order_acquire)) eager_->OnCancel(connection_id, request_id);
 }
 
 void WorkerService::OnDisconnect(uint64_t connection_id) {

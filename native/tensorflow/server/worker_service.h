@@ -28,6 +28,7 @@ class WorkerService : public wire::Handler {
   void Handle(wire::Request request) override;
   void OnCancel(uint64_t connection_id, uint64_t request_id) override;
   void OnDisconnect(uint64_t connection_id) override;
+  RunningRequests* running() { return &running_; }
 
  private:
   struct RunGraphState;

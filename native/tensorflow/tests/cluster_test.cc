@@ -100,7 +100,7 @@ std::unique_ptr<Session> Open(const Scope& root, const std::vector<const char*>&
   for (const char* const rewrite : rewrites) {
     auto* const entry = rewriter->add_custom_optimizers();
     entry->set_name(rewrite);
-    if (std::string_view(rewrite) == kWireDtype)
+    if (std::string_view(rewrite) == kWireDtype.optimizer)
       (*entry->mutable_parameter_map())["dtype"].set_s("bfloat16");
   }
   std::unique_ptr<Session> session(tensorflow::NewSession(options));
@@ -260,8 +260,8 @@ TEST(tables_are_trained_by_all_exact_rewrites_as_without_them) {
 
 TEST(tables_are_trained_in_16_bits_almost_as_in_32) {
   const auto stock = TrainTables("in_32_bits");
-  const std::vector<std::vector<const char*>> settings{{kWireDtype},
-                                                       {kWireDtype, kExactRewrites.optimizer}};
+  const std::vector<std::vector<const char*>> settings{
+      {kWireDtype.optimizer}, {kWireDtype.optimizer, kExactRewrites.optimizer}};
   std::vector<std::thread> threads;
   for (size_t i = 0; i < settings.size(); ++i) {
     threads.emplace_back([i, &settings, &stock] {

@@ -27,16 +27,12 @@ constexpr const char* kMapFormat =
     "; a line a task: grpc_host:port=data_host:port, as in 127.0.0.1:3333=127.0.0.1:5555";
 
 void Log(wire::LogLevel level, const std::string& line) {
-  switch (level) {
-    case wire::LogLevel::kInfo:
-      LOG(INFO) << "grpc++: " << line;
-      break;
-    case wire::LogLevel::kWarning:
-      LOG(WARNING) << "grpc++: " << line;
-      break;
-    case wire::LogLevel::kError:
-      LOG(ERROR) << "grpc++: " << line;
-      break;
+  if (level == wire::LogLevel::kError) {
+    LOG(ERROR) << "grpc++: " << line;
+  } else if (level == wire::LogLevel::kWarning) {
+    LOG(WARNING) << "grpc++: " << line;
+  } else {
+    LOG(INFO) << "grpc++: " << line;
   }
 }
 
@@ -108,8 +104,6 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
   *out = std::move(plane);
   return absl::OkStatus();
 }
-
-DataPlane::~DataPlane() = default;
 
 absl::Status DataPlane::FindEndpointMap(const tensorflow::ServerDef& server_def) {
   const char* named = std::getenv(kMapVariable);

@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/protobuf/cluster.pb.h"
@@ -35,7 +34,6 @@ class DataPlane {
   static absl::Status Create(const tensorflow::ServerDef& server_def,
                              std::function<void(std::function<void()>)> executor,
                              std::unique_ptr<DataPlane>* out);
-  ~DataPlane();
 
   // Opens the data port that belongs to this task's gRPC address. Listens on the address that
   // TENSORWIRE_BIND names; without it, on the address that the map names, or on all interfaces if

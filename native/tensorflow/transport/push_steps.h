@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "calls/recent.h"
 #include "metrics/tensor_figures.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorwire/wire/engine.h"
 #include "transport/key_table.h"
-#include "transport/recent_steps.h"
 
 namespace tensorwire::plugin {
 

@@ -98,7 +98,7 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
 
   // The route of a tensor that another task makes.
   absl::Status FindRoute(const ParsedKey& parsed, const Rendezvous::Args& args, RoutePtr* out);
-  absl::Status MakeRoute(const ParsedKey& parsed, const Rendezvous::Args& args, Route* out);
+  absl::Status MakeRoute(const ParsedKey& parsed, Route* out);
   // True if the step's session has this worker cache.
   bool HasCache(const std::weak_ptr<tensorflow::WorkerCacheInterface>& cache) {
     Cache();
@@ -290,7 +290,7 @@ absl::Status RemoteRendezvous::FindRoute(const ParsedKey& parsed, const Rendezvo
   }
   auto route = std::make_shared<Route>();
   route->key = key;
-  TF_RETURN_IF_ERROR(MakeRoute(parsed, args, route.get()));
+  TF_RETURN_IF_ERROR(MakeRoute(parsed, route.get()));
   *out = route;
   if (step == nullptr) return absl::OkStatus();  // nothing is pushed outside of steps
   step->session->routes.Update(key, [&](const RoutePtr& had) -> RoutePtr {
@@ -306,8 +306,7 @@ absl::Status RemoteRendezvous::FindRoute(const ParsedKey& parsed, const Rendezvo
   return absl::OkStatus();
 }
 
-absl::Status RemoteRendezvous::MakeRoute(const ParsedKey& parsed, const Rendezvous::Args& args,
-                                         Route* out) {
+absl::Status RemoteRendezvous::MakeRoute(const ParsedKey& parsed, Route* out) {
   std::string task;
   std::string device_on_task;
   if (!tensorflow::DeviceNameUtils::SplitDeviceName(parsed.src_device, &task, &device_on_task)) {
@@ -425,13 +424,12 @@ void RemoteRendezvous::RecvCall::OnReply(const absl::Status& status, IncomingTen
 
 absl::Status RemoteRendezvous::RecvCall::FromSource(const absl::Status& status) const {
   if (status.ok()) return status;
-  std::string task;
-  std::string device_on_task;
-  tensorflow::DeviceNameUtils::SplitDeviceName(key().substr(0, key().find(';')), &task,
-                                               &device_on_task);
-  if (!absl::IsDataLoss(status)) return FromTask(status, task);
   Rendezvous::ParsedKey parsed;
   Rendezvous::ParseKey(key(), &parsed).IgnoreError();
+  std::string task;
+  std::string device_on_task;
+  tensorflow::DeviceNameUtils::SplitDeviceName(parsed.src_device, &task, &device_on_task);
+  if (!absl::IsDataLoss(status)) return FromTask(status, task);
   return FromTask(absl::DataLossError(std::string(status.message()) + "; it was to be " +
                                       std::string(parsed.edge_name)),
                   task);

@@ -21,6 +21,9 @@
 namespace tensorwire::plugin {
 namespace {
 
+using tensorflow::Rendezvous;
+using tensorflow::Tensor;
+
 // Finds the device that makes the tensor, and checks that it still has the incarnation that the
 // client knows: a restarted task has none of its predecessor's tensors.
 absl::Status FindSource(tensorflow::WorkerEnv* env, const tensorflow::Rendezvous::ParsedKey& parsed,
@@ -45,25 +48,120 @@ wire::Message Encode(const tensorflow::Tensor& tensor, uint8_t flags, uint32_t w
   return reply;
 }
 
+// Another task's request for a tensor that is made here (RecvTensor), from its arrival to its
+// answer. At any time exactly one of these places holds it:
+//
+//   TensorFlow's rendezvous --- made, and wanted ---> a device's copy to the host ---> answered
+//            |   |                                     (of an accelerator's tensor)      ^
+//            |   `----------------- made in host memory, or the step failed -------------'
+//            `--- made, and not for this client ---> the tensor goes back; the request ends
+//
+// The tensor may never be made. So a request whose client has gone keeps neither the connection nor
+// its descriptor.
+class TensorRequest : public std::enable_shared_from_this<TensorRequest> {
+ public:
+  TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request,
+                int64_t step_id, const Order& order, PushSteps::Taken taken)
+      : env_(env),
+        plane_(plane),
+        step_id_(step_id),
+        key_(order.key),
+        device_(order.device),
+        taken_(std::move(taken)),
+        counters_(order.counters),
+        asked_us_(wire::NowUs()),
+        connection_(request.connection),
+        connection_id_(request.connection_id()),
+        id_(request.id),
+        one_way_(request.one_way),
+        claim_(std::move(request.claim)) {}
+
+  // Called once, by TensorFlow's rendezvous.
+  void OnMade(const absl::Status& status, const Rendezvous::Args& send_args, const Tensor& value,
+              bool is_dead) {
+    wire::Request asker;
+    const bool is_wanted = FindAsker(&asker);
+    if (!status.ok()) {
+      // Derived: this task's own part of the step reports the cause.
+      if (is_wanted) asker.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
+      return;
+    }
+    if (!is_wanted || !StandingOrders::Claim(taken_, connection_id_)) {
+      PutBack(send_args, value, is_dead);
+      if (!is_wanted) return;
+      asker.Fail(
+          ToWire(absl::AbortedError("grpc++: another connection has asked for this tensor since")));
+      return;
+    }
+    waited_us_ = static_cast<uint32_t>(
+        std::min<int64_t>(wire::NowUs() - asked_us_, std::numeric_limits<uint32_t>::max()));
+    if (!IsOnAccelerator(device_, send_args.alloc_attrs, value, is_dead)) {
+      return Answer(asker, value, is_dead ? kDead : 0);
+    }
+    CopyToHost(device_, send_args.device_context, key_, value,
+               [self = shared_from_this()](const absl::Status& status, const Tensor& copy) {
+                 wire::Request asker;
+                 if (!self->FindAsker(&asker)) return;
+                 if (!status.ok()) return asker.Fail(ToWire(status));
+                 self->Answer(asker, copy, /*flags=*/0);
+               });
+  }
+
+ private:
+  // False if the connection of the request is gone.
+  bool FindAsker(wire::Request* asker) const {
+    asker->connection = connection_.lock();
+    asker->id = id_;
+    asker->one_way = one_way_;
+    return asker->connection != nullptr;
+  }
+
+  // Puts the tensor back into the rendezvous: another connection may have asked for it, or may ask
+  // later.
+  void PutBack(const Rendezvous::Args& send_args, const Tensor& value, bool is_dead) const {
+    if (plane_->steps()->HasEnded(step_id_)) return;
+    Rendezvous::ParsedKey parsed;
+    if (!Rendezvous::ParseKey(key_, &parsed).ok()) return;
+    // Send fails if the step has been aborted; then no Recv waits.
+    env_->rendezvous_mgr->Find(step_id_)->Send(parsed, send_args, value, is_dead).IgnoreError();
+    if (plane_->steps()->HasEnded(step_id_)) env_->rendezvous_mgr->Cleanup(step_id_);
+  }
+
+  void Answer(const wire::Request& asker, const Tensor& tensor, uint8_t flags) {
+    if (TravelsAsMemory(tensor)) return Reply(asker, tensor, flags);
+    // In the pool: the time for encoding grows with the tensor's size, and this thread may be a
+    // reactor.
+    env_->compute_pool->Schedule(
+        [self = shared_from_this(), asker, tensor, flags] { self->Reply(asker, tensor, flags); });
+  }
+
+  void Reply(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const {
+    wire::Message reply = Encode(tensor, flags, waited_us_, taken_);
+    counters_->Count(reply.payload_bytes());
+    asker.Reply(std::move(reply));
+  }
+
+  tensorflow::WorkerEnv* const env_;
+  DataPlane* const plane_;
+  const int64_t step_id_;
+  const std::string key_;
+  tensorflow::Device* const device_;  // makes the tensor
+  const PushSteps::Taken taken_;      // the request's standing order
+  TensorCounters* const counters_;
+  const int64_t asked_us_;
+  uint32_t waited_us_ = 0;  // until the tensor was made
+
+  // The connection of the request.
+  const std::weak_ptr<wire::Connection> connection_;
+  const uint64_t connection_id_;
+  const uint64_t id_;
+  const bool one_way_;
+  const wire::Claim claim_;
+};
+
 }  // namespace
 
-TensorRequest::TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request,
-                             int64_t step_id, const Order& order, PushSteps::Taken taken)
-    : env_(env),
-      plane_(plane),
-      step_id_(step_id),
-      key_(order.key),
-      device_(order.device),
-      taken_(std::move(taken)),
-      counters_(order.counters),
-      asked_us_(wire::NowUs()),
-      connection_(request.connection),
-      connection_id_(request.connection_id()),
-      id_(request.id),
-      one_way_(request.one_way),
-      claim_(std::move(request.claim)) {}
-
-void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request) {
+void ServeTensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request) {
   wire::MetadataReader reader(request.metadata);
   int64_t step_id = 0;
   Order order;
@@ -100,91 +198,13 @@ void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Re
           absl::AbortedError("grpc++: the step has ended on the task that makes the tensor"))));
       return;
   }
-  auto* const self =
-      new TensorRequest(env, plane, std::move(request), step_id, order, std::move(taken));
-  // A raw pointer, because the rendezvous may copy the callback. The callback is called exactly
-  // once.
+  const auto self = std::make_shared<TensorRequest>(env, plane, std::move(request), step_id, order,
+                                                    std::move(taken));
   env->rendezvous_mgr->RecvLocalAsync(
       step_id, parsed,
       [self](const absl::Status& status, const Rendezvous::Args& send_args,
-             const Rendezvous::Args& /*recv_args*/, const Tensor& value, bool is_dead) {
-        OnMade(std::unique_ptr<TensorRequest>(self), status, send_args, value, is_dead);
-      });
-}
-
-void TensorRequest::OnMade(std::unique_ptr<TensorRequest> self, const absl::Status& status,
-                           const Rendezvous::Args& send_args, const Tensor& value, bool is_dead) {
-  wire::Request asker;
-  const bool is_wanted = self->FindAsker(&asker);
-  if (!status.ok()) {
-    // Derived: this task's own part of the step reports the cause.
-    if (is_wanted) asker.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
-    return;
-  }
-  if (!is_wanted || !StandingOrders::Claim(self->taken_, self->connection_id_)) {
-    self->PutBack(send_args, value, is_dead);
-    if (!is_wanted) return;
-    asker.Fail(
-        ToWire(absl::AbortedError("grpc++: another connection has asked for this tensor since")));
-    return;
-  }
-  self->waited_us_ = static_cast<uint32_t>(
-      std::min<int64_t>(wire::NowUs() - self->asked_us_, std::numeric_limits<uint32_t>::max()));
-  if (IsOnAccelerator(self->device_, send_args.alloc_attrs, value, is_dead)) {
-    CopyAndAnswer(std::move(self), value, send_args.device_context);
-    return;
-  }
-  Answer(std::move(self), asker, value, is_dead ? kDead : 0);
-}
-
-void TensorRequest::CopyAndAnswer(std::unique_ptr<TensorRequest> self, const Tensor& value,
-                                  tensorflow::DeviceContext* context) {
-  TensorRequest* const request = self.release();  // owned by the callback, which is called once
-  CopyToHost(request->device_, context, request->key_, value,
-             [request](const absl::Status& status, const Tensor& copy) {
-               std::unique_ptr<TensorRequest> self(request);
-               wire::Request asker;
-               if (!self->FindAsker(&asker)) return;
-               if (status.ok()) {
-                 Answer(std::move(self), asker, copy, /*flags=*/0);
-               } else {
-                 asker.Fail(ToWire(status));
-               }
-             });
-}
-
-bool TensorRequest::FindAsker(wire::Request* asker) const {
-  asker->connection = connection_.lock();
-  asker->id = id_;
-  asker->one_way = one_way_;
-  return asker->connection != nullptr;
-}
-
-void TensorRequest::PutBack(const Rendezvous::Args& send_args, const Tensor& value,
-                            bool is_dead) const {
-  if (plane_->steps()->HasEnded(step_id_)) return;
-  Rendezvous::ParsedKey parsed;
-  if (!Rendezvous::ParseKey(key_, &parsed).ok()) return;
-  // Send fails if the step has been aborted; then no Recv waits.
-  env_->rendezvous_mgr->Find(step_id_)->Send(parsed, send_args, value, is_dead).IgnoreError();
-  if (plane_->steps()->HasEnded(step_id_)) env_->rendezvous_mgr->Cleanup(step_id_);
-}
-
-void TensorRequest::Answer(std::unique_ptr<TensorRequest> self, const wire::Request& asker,
-                           const Tensor& tensor, uint8_t flags) {
-  if (TravelsAsMemory(tensor)) return self->Reply(asker, tensor, flags);
-  // In the pool: the time for encoding grows with the tensor's size, and this thread may be a
-  // reactor.
-  auto* const pool = self->env_->compute_pool;
-  pool->Schedule([self = std::shared_ptr<TensorRequest>(std::move(self)), asker, tensor, flags] {
-    self->Reply(asker, tensor, flags);
-  });
-}
-
-void TensorRequest::Reply(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const {
-  wire::Message reply = Encode(tensor, flags, waited_us_, taken_);
-  counters_->Count(reply.payload_bytes());
-  asker.Reply(std::move(reply));
+             const Rendezvous::Args& /*recv_args*/, const Tensor& value,
+             bool is_dead) { self->OnMade(status, send_args, value, is_dead); });
 }
 
 }  // namespace tensorwire::plugin
