@@ -67,8 +67,8 @@ test: ## lint, the engine's tests, unit tests, and real clusters on grpc and grp
 
 .PHONY: test-all
 test-all: ## everything, also on TensorFlow 2.15.1 and under sanitizers: an hour (REQUIRE=all: nothing may be skipped)
-	@$(run_stages) test-all 3 $(if $(TESTED),,lint native unit) integration-2.21.0 tools-2.21.0 integration-2.15.1 \
-	  native-address tidy native-thread docs fault-tolerance-2.15.1 fault-tolerance-2.21.0 types
+	@$(run_stages) test-all 3 $(if $(TESTED),,lint native unit) tools-2.21.0 integration-2.21.0 integration-2.15.1 \
+	  kubernetes-2.21.0 native-address tidy native-thread docs fault-tolerance-2.15.1 fault-tolerance-2.21.0 types
 # TESTED=1: without what `make test` has just run on the same sources.
 export TESTED ?=
 
@@ -173,13 +173,14 @@ unit: .venv/new.installed ## tests of the Python parts, on TensorFlow 2.21.0
 cluster: .venv/new.installed ## the core of the tests of real clusters, on grpc and grpc++: some minutes
 	@.venv/new/bin/python $(pytest) -m "core and not slow" tests/integration
 
-# In two stages, so that they can run side by side.
-.PHONY: integration-2.21.0 tools-2.21.0
-TOOLS := tests/integration/k8s $(wildcard tests/integration/test_*.py)
+# In three stages, so that they can run side by side.
+.PHONY: integration-2.21.0 tools-2.21.0 kubernetes-2.21.0
 integration-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0: what jobs do, and survive
 	@$(call on_new,tests/integration/apis tests/integration/faults tests/integration/semantics)
-tools-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0: commands, benchmarks, Kubernetes, tutorials
-	@$(call on_new,$(TOOLS))
+tools-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0: commands, benchmarks, the plug-in under sanitizers, tutorials
+	@$(call on_new,$(wildcard tests/integration/test_*.py))
+kubernetes-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0: jobs on Kubernetes
+	@$(call on_new,tests/integration/k8s)
 on_new = .venv/new/bin/python $(pytest) $(if $(TESTED),-m "not core or slow") $(1)
 
 .PHONY: integration-2.15.1

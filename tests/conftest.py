@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 import signal
@@ -142,6 +143,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("newest") is not None:
                 item.add_marker(skip)
+
+
+def pytest_unconfigure() -> None:
+    """Ends a process that does not end by itself, and shows what its threads wait for."""
+    faulthandler.dump_traceback_later(120, exit=True, file=sys.__stderr__)
 
 
 def _is_required(reason: str) -> bool:
