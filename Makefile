@@ -68,7 +68,7 @@ test: ## lint, the engine's tests, unit tests, and real clusters on grpc and grp
 .PHONY: test-all
 test-all: ## everything, also on TensorFlow 2.15.1 and under sanitizers: an hour (REQUIRE=all: nothing may be skipped)
 	@$(run_stages) test-all 3 $(if $(TESTED),,lint native unit) tools-2.21.0 integration-2.21.0 integration-2.15.1 \
-	  kubernetes-2.21.0 native-address tidy native-thread docs fault-tolerance-2.15.1 fault-tolerance-2.21.0 types
+	  kubernetes-2.21.0 native-address tidy growing-tables-2.15.1 native-thread docs fault-tolerance-2.15.1 fault-tolerance-2.21.0 types
 # TESTED=1: without what `make test` has just run on the same sources.
 export TESTED ?=
 
@@ -187,6 +187,13 @@ on_new = .venv/new/bin/python $(pytest) $(if $(TESTED),-m "not core or slow") $(
 integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it is found
 	@$(call on_old,TENSORWIRE_TESTS=compatibility .venv/old/bin/python $(pytest) tests/integration)
 
+# TFRA changes TensorFlow's optimizers in the whole process, so no other test runs beside its own.
+.PHONY: growing-tables-2.15.1 growing-tables-2.16.2
+growing-tables-2.15.1: ## tables of tensorflow-recommenders-addons on TensorFlow 2.15.1
+	@$(call on_old,.venv/old/bin/python $(pytest) tests/integration/growing_tables)
+growing-tables-2.16.2: .venv/tf-2.16.2.installed ## the same on TensorFlow 2.16.2
+	@.venv/tf-2.16.2/bin/python $(pytest) tests/integration/growing_tables
+
 FAULT_TOLERANCE := tests/judges/run.py --suites fault_tolerance_test_base --at-once 3
 .PHONY: fault-tolerance-2.21.0
 fault-tolerance-2.21.0: .venv/new.complete ## TensorFlow's own tests of ClusterCoordinator's fault tolerance, on grpc++
@@ -298,7 +305,7 @@ tensorflow_of = $(if $(tfra_of_$(1)),tensorflow==$(1) $(tfra_of_$(1)),$(TENSORFL
 
 .venv/old.ready: Makefile pyproject.toml
 	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(call tensorflow_of,$(OLD)) 'numpy<2' \
-	  tensorwire[demo,metrics,report] $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
+	  tensorwire[demo,metrics,report] $(TEST_TOOLS) $(TENSORFLOW_TESTS)
 	@touch $@
 
 # With what the tests marked every_version need, and no more. pip finds the numpy that each takes; but
@@ -306,15 +313,20 @@ tensorflow_of = $(if $(tfra_of_$(1)),tensorflow==$(1) $(tfra_of_$(1)),$(TENSORFL
 .PRECIOUS: .venv/tf-%.ready
 .venv/tf-%.ready: Makefile pyproject.toml
 	@.ci/make-venv .venv/tf-$* $$(.ci/find-python $(MIDDLE_PYTHONS)) $(call tensorflow_of,$*) \
-	  $(if $(filter 2.20.%,$*),'protobuf<7') tensorwire $(BUILD_TOOLS) $(TEST_TOOLS)
+	  $(if $(filter 2.20.%,$*),'protobuf<7') tensorwire $(TEST_TOOLS)
 	@touch $@
 
-# With the environment's own build tools (no isolation), so that a second build compiles only what
-# changed. All environments and the native tests share that build, so one at a time.
-.venv/%.installed: .venv/%.ready $(BUILT_FROM)
-	@echo "make: installing tensorwire into .venv/$*"
-	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/$*/bin:$$PATH" \
-	  flock build/.installing .venv/$*/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --no-build-isolation --force-reinstall -Cbuild-dir=build/native \
+# Built once: nothing native is of a version of Python. With .venv/new's build tools (no isolation), so
+# that a second build compiles only what changed. The native tests share that build, so one at a time.
+build/wheel.built: .venv/new.ready $(BUILT_FROM)
+	@echo "make: building tensorwire"
+	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/new/bin:$$PATH" \
+	  flock build/.installing sh -c 'rm -rf build/wheel; .venv/new/bin/python -m pip wheel "$$@"' - \
+	  --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel -Cbuild-dir=build/native \
 	  -Ccmake.define.TENSORWIRE_BUILD_TESTS=ON -Ccmake.define.TENSORWIRE_WERROR=ON .
+	@touch $@
+.venv/%.installed: .venv/%.ready build/wheel.built
+	@echo "make: installing tensorwire into .venv/$*"
+	@flock build/.installing .venv/$*/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --force-reinstall build/wheel/tensorwire-*.whl
 	@touch $@

@@ -15,8 +15,6 @@ from tensorflow_recommenders_addons import dynamic_embedding
 import tensorwire.tf  # noqa: F401 - fields of ConfigProto
 from integration.semantics.support import PROTOCOLS, STEP_TIMEOUT_MS, TensorFlowCluster, tf1
 
-pytestmark = pytest.mark.every_version
-
 TABLES, DIM, BATCH = 6, 8, 64
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adagrad": lambda: tf1.train.AdagradOptimizer(0.1),
