@@ -202,6 +202,17 @@ def test_an_item_is_done_with_its_last_element(cluster: TensorFlowCluster, tmp_p
 
 
 @pytest.mark.newest
+def test_items_without_elements_are_done(cluster: TensorFlowCluster) -> None:
+    def nothing(queue: WorkQueue) -> Any:
+        return next_of(queue.dataset(lambda item: tf.data.Dataset.range(0)))
+
+    worker = Worker(cluster, 0, 20, nothing)
+    with pytest.raises(tf.errors.OutOfRangeError):
+        worker.take()
+    assert queue_of(cluster) == {"items": 20, "done": 20, "in_work": 0, "returned": 0}
+
+
+@pytest.mark.newest
 def test_the_next_item_is_taken_with_the_last_element(cluster: TensorFlowCluster) -> None:
     def fours(queue: WorkQueue) -> Any:
         return next_of(queue.dataset(lambda item: tf.data.Dataset.range(4)))
