@@ -47,23 +47,7 @@ enum { kFingerprint, kTotal, kNext, kHeader };
 // Its size does not change, and limits how many items can be in work. What is unused is this.
 constexpr int64_t kUnused = -1;
 
-// A receipt has the number of an item, the index of an element in it, and whether that is the last
-// one. It is one integer, because a dataset makes one for each element.
-struct Receipt {
-  static constexpr int64_t kItems = int64_t{1} << 31;
-  static constexpr int64_t kWholeItem = kItems - 1;  // in place of an index
-  int64_t number;                                    // kNoNumber where the item is another holder's
-  int64_t index = 0;
-  bool is_last = false;
-
-  static Receipt Of(int64_t coded) {
-    return {coded >> 32, (coded & 0xffffffff) >> 1, (coded & 1) != 0};
-  }
-  int64_t Coded() const { return number * (int64_t{1} << 32) + 2 * index + (is_last ? 1 : 0); }
-};
-
 constexpr int64_t kNobody = 0;
-constexpr int64_t kNoNumber = -1;
 constexpr int64_t kNoItem = -2;  // the number where there is no item now
 
 // How long a step that waits for an item sleeps before it looks again.

@@ -14,6 +14,23 @@ namespace tensorwire::plugin {
 // An attribute of the variable that has a work queue's state.
 constexpr char kWorkQueueAttr[] = "_tensorwire_work_queue";
 
+constexpr int64_t kNoNumber = -1;
+
+// A receipt has the number of an item, the index of an element in it, and whether that is the last
+// one.
+struct Receipt {
+  static constexpr int64_t kItems = int64_t{1} << 31;
+  static constexpr int64_t kWholeItem = kItems - 1;  // in place of an index
+  int64_t number = kNoNumber;                        // so where the item is another holder's
+  int64_t index = 0;
+  bool is_last = false;
+
+  static Receipt Of(int64_t coded) {
+    return {coded >> 32, (coded & 0xffffffff) >> 1, (coded & 1) != 0};
+  }
+  int64_t Coded() const { return number * (int64_t{1} << 32) + 2 * index + (is_last ? 1 : 0); }
+};
+
 // What metrics show of a work queue on this task.
 struct WorkQueueFigures {
   struct Worker {

@@ -30,7 +30,6 @@ _MOST_ITEMS = 2**31
 _WHOLE_ITEM = 2**32 - 1
 """Receipts are `Receipt` of the plug-in: an item's number above these bits, then the index of an
 element, then whether it is the last one. All bits: the whole item."""
-_NO_RECEIPT = -(2**63)
 _MOST_IN_WORK = 1024
 """Items that are in work at one time. A worker that would take one more waits."""
 _MOST_AT_ONCE = 64
@@ -173,56 +172,26 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
                 elements in the same order whenever it is read.
         """
         asks, answers = self._on_demand(finishes=False)
-        without_elements = tf.queue.FIFOQueue(1, [tf.int64], [[]])
-        _run_always(without_elements, self.done(without_elements.dequeue()), without_elements)
 
-        def ask_if(needed: Any) -> Any:
-            return _if(needed & tf.equal(answers.size(), 0), lambda: asks.enqueue(True))
-
-        def answer(count: Any) -> Any:
-            with tf.control_dependencies([ask_if(tf.equal(count, 0))]):
+        def answer(_: Any) -> Any:
+            is_needed = tf.equal(answers.size(), 0)
+            ask = tf.cond(is_needed, lambda: asks.enqueue(True), tf.no_op)
+            with tf.control_dependencies([ask]):
                 return answers.dequeue()
 
-        # Each element with its receipt, and an end. Without functions: TensorFlow would optimize
-        # them for each item, which takes milliseconds.
-        def marked_elements(item: Any, first: Any) -> Any:
+        def with_receipts(item: Any, first: Any) -> Any:
             elements = elements_of(self._text(item)).skip(_position(first))
-            # Of an item that another worker has, one at a time, until all items are done.
-            elements = elements.take(tf.where(first >= 0, tf.constant(-1, tf.int64), 1))
-            end = _constant((_any_of(elements.element_spec), True))
-            marked = tf.data.Dataset.zip((elements, _constant(False).repeat())).concatenate(end)
-            return tf.data.Dataset.zip((marked, tf.data.Dataset.range(first, _NO_END, 2)))
-
-        # Holds each element back until the next or the end is there, so that the last one is known.
-        # Then the next item is taken, while that element is trained on: near the end a slow worker
-        # has no other item in stock, which nobody could do.
-        def look_ahead(held: Any, now: Any) -> Any:
-            components, receipt = held  # scan holds no composite tensors
-            (element, is_end), of_element = now
-            former = tf.nest.pack_sequence_as(element, components, expand_composites=True)
-            is_held = tf.not_equal(receipt, _NO_RECEIPT)
-
-            def at_the_end() -> Any:
-                is_empty = ~is_held & (of_element >= 0)
-                empty = _if(is_empty, lambda: without_elements.enqueue(_whole_item(of_element)))
-                return tf.group(empty, ask_if(True))
-
-            with tf.control_dependencies([_if(is_end, at_the_end)]):
-                receipt = receipt + tf.cast(is_end, tf.int64)
-            components = tuple(tf.nest.flatten(element, expand_composites=True))
-            now_held = (
-                components,
-                tf.where(is_end, tf.constant(_NO_RECEIPT, tf.int64), of_element),
+            handle = self._ops.tensorwire_work_elements(
+                elements=tf.data.experimental.to_variant(elements),
+                first=first,
+                holder=self._holder,
             )
-            return now_held, (former, receipt, is_held)
+            spec = (elements.element_spec, tf.TensorSpec([], tf.int64))
+            return tf.data.experimental.from_variant(handle, spec)
 
-        marked = _until_the_end_mark(answer).flat_map(marked_elements)
-        none = tf.nest.flatten(_any_of(marked.element_spec[0][0]), expand_composites=True)
-        nothing = (tuple(none), tf.constant(_NO_RECEIPT, tf.int64))
-        # These two only choose components, for which TensorFlow runs no function.
-        elements = marked.scan(nothing, look_ahead).filter(lambda *ahead: ahead[2])
-        elements = elements.map(lambda element, receipt, _: (element, receipt))
-        return _not_ahead(elements.prefetch(1))
+        # The next item is taken while the last element of the former is trained on: near the end a
+        # slow worker has no other item in stock, which nobody could do.
+        return _not_ahead(_until_the_end_mark(answer).flat_map(with_receipts).prefetch(1))
 
     def input_dataset(self) -> Any:
         """A ``tf.data.Dataset`` of items: strings of shape []."""
@@ -305,6 +274,8 @@ class WorkQueue(tf.Module):  # type: ignore[misc]
         answers = tf.queue.FIFOQueue(_MOST_AT_ONCE, [tf.int64] * 2, [[]] * 2)
         most = 1 if finishes else self._most
         with tf.control_dependencies([asks.dequeue()]):
+            without_elements = self._ops.tensorwire_work_empty_items(holder=self._holder)
+        with tf.control_dependencies([self.done(without_elements)]):
             taken = self._take_some(most, finishes, waits=True)
         _run_always(answers, answers.enqueue_many(taken), asks, answers)
         return asks, answers
@@ -382,12 +353,10 @@ def _state_variable(name: str, value: list[int]) -> Any:
 
 
 def _run_always(queue: Any, operation: Any, *closed: Any) -> None:
-    """Repeats an operation that feeds or empties `queue` until all items of a work queue are done,
-    then puts an end mark into it. Closes the queues `closed` when the session ends.
+    """Repeats an operation that feeds `queue` until all items of a work queue are done, then puts
+    an end mark into it. Closes the queues `closed` when the session ends.
     """
-    end = tf.no_op()
-    if len(queue.dtypes) > 1:
-        end = queue.enqueue([tf.constant(-1, tf.int64)] * len(queue.dtypes))
+    end = queue.enqueue([tf.constant(-1, tf.int64)] * len(queue.dtypes))
     cancel = tf.group(*(each.close(cancel_pending_enqueues=True) for each in closed))
     _v1.train.add_queue_runner(_Runner(queue, [operation], close_op=end, cancel_op=cancel))
 
@@ -419,29 +388,3 @@ def _position(first: Any) -> Any:
 
 def _whole_item(receipt: Any) -> Any:
     return tf.bitwise.bitwise_or(receipt, tf.constant(_WHOLE_ITEM, tf.int64))
-
-
-def _constant(element: Any) -> Any:
-    return tf.data.Dataset.from_tensors(element)
-
-
-def _if(condition: Any, operation: Callable[[], Any]) -> Any:
-    return tf.cond(condition, operation, tf.no_op)
-
-
-def _any_of(spec: Any) -> Any:
-    """A value of this type. It has no elements where the type lets it."""
-    return tf.nest.map_structure(_any_tensor_of, spec)
-
-
-def _any_tensor_of(spec: Any) -> Any:
-    if not isinstance(spec, tf.TensorSpec | tf.SparseTensorSpec | tf.RaggedTensorSpec):
-        raise TypeError(f"elements of a WorkQueue's dataset cannot have {spec}: use tensors")
-    zeros = tf.zeros([] if spec.shape.rank is None else [n or 0 for n in spec.shape], spec.dtype)
-    if isinstance(spec, tf.SparseTensorSpec):
-        return tf.sparse.from_dense(zeros)
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return tf.RaggedTensor.from_tensor(
-            zeros, ragged_rank=spec.ragged_rank, row_splits_dtype=spec.row_splits_dtype
-        )
-    return zeros

@@ -202,7 +202,18 @@ def test_an_item_is_done_with_its_last_element(cluster: TensorFlowCluster, tmp_p
 
 
 @pytest.mark.newest
-def test_the_next_item_is_taken_with_the_last_element_but_one(cluster: TensorFlowCluster) -> None:
+def test_items_without_elements_are_done(cluster: TensorFlowCluster) -> None:
+    def nothing(queue: WorkQueue) -> Any:
+        return next_of(queue.dataset(lambda item: tf.data.Dataset.range(0)))
+
+    worker = Worker(cluster, 0, 20, nothing)
+    with pytest.raises(tf.errors.OutOfRangeError):
+        worker.take()
+    assert queue_of(cluster) == {"items": 20, "done": 20, "in_work": 0, "returned": 0}
+
+
+@pytest.mark.newest
+def test_the_next_item_is_taken_with_the_last_element(cluster: TensorFlowCluster) -> None:
     def fours(queue: WorkQueue) -> Any:
         return next_of(queue.dataset(lambda item: tf.data.Dataset.range(4)))
 
@@ -211,7 +222,7 @@ def test_the_next_item_is_taken_with_the_last_element_but_one(cluster: TensorFlo
         for row in range(4):
             element, receipt = worker.take()
             assert (element, receipt & 1) == (row, row == 3)
-            await_in_work(cluster, 1 if row < 2 else 2)
+            await_in_work(cluster, 1 if row < 3 else 2)
             assert worker.reports(receipt) == 1
 
 
@@ -243,10 +254,10 @@ def test_a_worker_takes_several_items_while_many_are_left(cluster: TensorFlowClu
         queues: Any = cluster.stats("ps:0")["work_queues"]
         return [each["in_work"] for each in queues[0]["workers"] if each["worker"] == other.device]
 
-    # This one, the one that is read ahead, and the next, as the element read ahead is a last one.
-    wait_until(lambda: in_work() == [3], STEP_TIMEOUT_MS / 1e3, in_work)
+    # This one, and the one that is read ahead.
+    wait_until(lambda: in_work() == [2], STEP_TIMEOUT_MS / 1e3, in_work)
     assert other.reports(receipt) == 1
-    cluster.tasks["worker:1"].stop(signal.SIGKILL)  # gives back the other two
+    cluster.tasks["worker:1"].stop(signal.SIGKILL)  # gives back the other one
     with pytest.raises(tf.errors.OutOfRangeError):
         train(600)
     assert len(done) == 599 and {*done, taken} == {f"{i}".encode() for i in range(600)}
