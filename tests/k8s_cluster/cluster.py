@@ -208,7 +208,9 @@ class BareNodes(OwningContext):
 
     def _run(self) -> None:
         beaten = time.monotonic()
-        while not self._stop.wait(0.1):
+        took_s = 0.0
+        while not self._stop.wait(max(0.1, 3 * took_s)):
+            began = time.monotonic()
             with contextlib.suppress(Refused, NO_ANSWER):
                 if time.monotonic() - beaten > 3:
                     beaten = time.monotonic()
@@ -217,6 +219,7 @@ class BareNodes(OwningContext):
                 for pod in self._api.items(self._cluster.path("pods")):
                     if pod["metadata"].get("deletionTimestamp") and pod["spec"].get("nodeName"):
                         self._end(pod)
+            took_s = time.monotonic() - began
 
     def _end(self, pod: Object) -> None:
         """Ends a pod that is to be deleted, as a kubelet does."""
@@ -270,14 +273,14 @@ class BareNodes(OwningContext):
         path = self._cluster.path("pods", pod["metadata"]["name"])
         self._api.patch(f"{path}/status", {"status": status}, STRATEGIC_MERGE)
 
-    def end_task(self, pod: str, exit_code: int, reason: str = "Error") -> None:
+    def end_task(self, pod: Object | str, exit_code: int, reason: str = "Error") -> None:
         ended = {"exitCode": exit_code, "reason": reason, "finishedAt": now(), "startedAt": now()}
         self.set_task(pod, {"terminated": ended})
 
     def end_workers(self) -> None:
         """Makes all workers succeed, and waits until the controllers have seen it."""
         for pod in self._cluster.pods("-worker-"):
-            self.end_task(pod["metadata"]["name"], 0, "Completed")
+            self.end_task(pod, 0, "Completed")
         self.wait_ended("-worker-", "Complete")
 
     def wait_ended(self, part: str, condition: str) -> None:
