@@ -21,7 +21,7 @@ class TransferLog : public tensorflow::WorkerCacheLogger {
 
   // Without the lock that LoggingActive takes.
   bool is_on() const { return is_on_.load(std::memory_order_relaxed); }
-  void SetLogging(bool on) {
+  void Switch(bool on) {
     WorkerCacheLogger::SetLogging(on);
     is_on_.store(LoggingActive(), std::memory_order_relaxed);
   }

@@ -64,7 +64,7 @@ class WorkerCache : public tensorflow::WorkerCacheWrapper {
   // gRPC's has what collectives receive.
   void SetLogging(bool on) override {
     grpc_->SetLogging(on);
-    log_->SetLogging(on);
+    log_->Switch(on);
   }
   void ClearLogs() override {
     grpc_->ClearLogs();
