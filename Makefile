@@ -318,15 +318,17 @@ tensorflow_of = $(if $(tfra_of_$(1)),tensorflow==$(1) $(tfra_of_$(1)),$(TENSORFL
 
 # Built once: nothing native is of a version of Python. With .venv/new's build tools (no isolation), so
 # that a second build compiles only what changed. The native tests share that build, so one at a time.
+# Stages that run side by side may both find something missing: who has waited looks again.
 build/wheel.built: .venv/new.ready $(BUILT_FROM)
-	@echo "make: building tensorwire"
-	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/new/bin:$$PATH" \
-	  flock build/.installing sh -c 'rm -rf build/wheel; .venv/new/bin/python -m pip wheel "$$@"' - \
-	  --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel -Cbuild-dir=build/native \
-	  -Ccmake.define.TENSORWIRE_BUILD_TESTS=ON -Ccmake.define.TENSORWIRE_WERROR=ON .
-	@touch $@
+	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/new/bin:$$PATH" flock build/.installing sh -c '\
+	  [ -e $@ ] && [ -z "$$(find $^ -newer $@)" ] && exit; \
+	  echo "make: building tensorwire"; rm -rf build/wheel; \
+	  .venv/new/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	    -w build/wheel -Cbuild-dir=build/native -Ccmake.define.TENSORWIRE_BUILD_TESTS=ON \
+	    -Ccmake.define.TENSORWIRE_WERROR=ON . && touch $@'
 .venv/%.installed: .venv/%.ready build/wheel.built
-	@echo "make: installing tensorwire into .venv/$*"
-	@flock build/.installing .venv/$*/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --force-reinstall build/wheel/tensorwire-*.whl
-	@touch $@
+	@flock build/.installing sh -c '\
+	  [ $@ -nt build/wheel.built ] && [ $@ -nt .venv/$*.ready ] && exit; \
+	  echo "make: installing tensorwire into .venv/$*"; \
+	  .venv/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+	    build/wheel/tensorwire-*.whl && touch $@'
