@@ -13,7 +13,6 @@ constexpr int64_t kNextAddressMs = 250;  // as RFC 8305 recommends
 // Time for an address that is tried late. A task that listens there answers in one or two round
 // trips.
 constexpr int64_t kLeastPatienceMs = 2000;
-constexpr int64_t kLaneMs = 2000;
 
 }  // namespace
 
@@ -121,7 +120,9 @@ void Attempt::OnOpenedFromReactor(Opening* opening, const Status& why, const Hel
       [self = shared_from_this()](Opening*, const Status& lane_why, const Hello&) {
         self->OnLaneFromReactor(lane_why);
       });
-  if (Status s = lane_->BeginFromReactor(address, NowMs() + kLaneMs); !s.ok()) {
+  // A socket to which a process can connect is on this host, however late its server answers.
+  const int64_t give_up_ms = NowMs() + context_->options.connect_timeout_ms;
+  if (Status s = lane_->BeginFromReactor(address, give_up_ms); !s.ok()) {
     UseFromReactor(nullptr, s.code() == Code::kPermissionDenied
                                 ? s
                                 : Status(Code::kNotFound, "it is on another host or network"));

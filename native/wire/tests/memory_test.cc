@@ -325,6 +325,26 @@ TEST(a_lane_that_is_not_on_this_host_is_not_talked_of) {
   }
 }
 
+TEST(a_peer_that_is_late_at_its_lane_is_waited_for) {
+  const auto memory = SharedMemory::Create();
+  Task worker("worker:0");
+  RawServer server;
+  RawLane lane;
+  const auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto outcome = Begin(*channel, kEcho, "");
+  RawStream stream = server.AcceptAndGreet(lane.line());
+  // A machine with more to do than it has processors takes longer than this, too.
+  pollfd request{stream.fd(), POLLIN, 0};
+  CHECK_EQ(::poll(&request, 1, 3000), 0);
+  RawStream late = lane.AcceptAndGreet(memory->descriptor());
+  ReadFrame frame;
+  do CHECK(late.Read(&frame));
+  while (frame.header.kind == FrameKind::kMapped);
+  CHECK(frame.header.kind == FrameKind::kRequest);
+  CHECK(late.Send(Frame(FrameKind::kReply, frame.header.request_id, 0, "", "sent")));
+  CHECK_EQ(Get(std::move(outcome)).payload, "sent");
+}
+
 TEST(a_peer_that_hangs_up_before_its_lane_is_open_is_unavailable) {
   Task worker("worker:0");
   RawServer server;
