@@ -54,6 +54,7 @@ def environment(token: str, temporary: Path) -> dict[str, str]:
     return {**os.environ, cleanup_process.TOKEN_VARIABLE: token, "TMPDIR": str(temporary)}
 
 
+@pytest.mark.newest
 def test_short_run_trains_on_both_protocols_and_writes_the_record(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     temporary = tmp_path / "tmp"
