@@ -102,6 +102,16 @@ def test_the_variable_that_is_too_big_is_named_with_its_size() -> None:
     assert finding.title.startswith("embedding (12 MB) is too big for one ps: ps:0")
 
 
+def test_a_table_that_grows_is_spread_where_the_script_places_it() -> None:
+    found = look("one big variable")
+    assert found.placement is not None
+    parts = [dataclasses.replace(each, grows=True) for each in found.placement.parts]
+    placement = dataclasses.replace(found.placement, parts=tuple(parts))
+    (finding,) = diagnose(dataclasses.replace(found, placement=placement)).findings
+    assert "Spread embedding (12 MB) over all ps" in finding.change
+    assert "--placement" not in finding.change
+
+
 def test_a_worker_that_computes_a_step_longer_than_the_look_has_no_finding() -> None:
     waiting = look("a worker that waits")
     job = job_of(waiting)

@@ -32,6 +32,7 @@ from tensorwire.metrics.task_metrics import (
     QueueWorker,
     ReactorMetrics,
     ServedTask,
+    TableMetrics,
     TaskMetrics,
     TensorMetrics,
     WorkQueueMetrics,
@@ -72,6 +73,7 @@ FIGURES = TaskMetrics(
     looked_up_ids=900,
     unique_ids=90,
     work_queues=(WorkQueueMetrics("files", 100, 5, 2, 1, (QueueWorker(WORKER, 6, 1, 4),)),),
+    tables=(TableMetrics(PS, "users", 9, 72),),
 )
 
 
@@ -187,6 +189,8 @@ def test_prometheus_has_the_metrics() -> None:
     assert found["tensorwire_unique_ids_total"][0].value == 90
     items = {s.labels["state"]: s.value for s in found["tensorwire_work_queue_items"]}
     assert items == {"done": 5, "in_work": 2, "returned": 1}
+    (rows,) = found["tensorwire_table_rows"]
+    assert (rows.labels, rows.value) == ({"task": "ps:0", "table": "users"}, 9)
     (done,) = found["tensorwire_work_queue_done_items_total"]
     assert (done.labels, done.value) == ({"queue": "files", "worker": "worker:3"}, 4)
     assert found["process_resident_memory_bytes"][0].value > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,27 @@ def test_every_row_of_every_variable_is_on_one_ps(
     if made.traffic is not None:
         moved = sum(made.traffic.bytes_per_step.values())
         assert sum(made.traffic_per_ps or ()) == pytest.approx(moved)
+
+
+@given(st.data(), models(), BINS, st.sampled_from(sorted(plan.STRATEGIES)))
+def test_what_the_script_has_put_on_a_ps_stays_there(
+    data: st.DataObject, variables: list[Variable], ps: int, strategy: str
+) -> None:
+    chosen = [data.draw(st.one_of(st.none(), st.integers(0, ps - 1))) for _ in variables]
+    variables = [replace(v, ps=task) for v, task in zip(variables, chosen, strict=True)]
+    made = plan.STRATEGIES[strategy](variables, ps, data.draw(metrics(variables)))
+    assert all(made.tasks[v.name] == (v.ps,) for v in variables if v.ps is not None)
+
+
+def test_others_are_placed_around_what_stays() -> None:
+    variables = [
+        Variable("table", (1000,), 4, ps=0),
+        Variable("first", (500,), 4, can_split=False),
+        Variable("second", (500,), 4, can_split=False),
+    ]
+    elsewhere = {"table": (0,), "first": (1,), "second": (1,)}
+    assert plan.balanced(variables, 2).tasks == plan.greedy(variables, 2).tasks == elsewhere
+    assert plan.round_robin(variables, 2).tasks == {**elsewhere, "first": (0,)}
 
 
 @given(models(), BINS, st.integers(1, 1 << 16))

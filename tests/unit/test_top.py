@@ -29,6 +29,7 @@ from tensorwire.metrics.task_metrics import (
     QueueWorker,
     ReactorMetrics,
     ServedTask,
+    TableMetrics,
     TaskMetrics,
     TensorMetrics,
     VariableMetrics,
@@ -135,6 +136,24 @@ def test_a_work_queue_is_shown_with_each_workers_rate() -> None:
     assert "files: 11 of 100 items done, 1 in work, 3 given back" in lines
     words = [line.split() for line in lines]
     assert words[-2:] == [["worker:0", "0", "2", "0.00/s"], ["worker:1", "1", "9", "2.50/s"]]
+
+
+def test_tables_that_grow_are_shown_the_largest_first() -> None:
+    def reading(seconds: float, rows: int) -> TaskMetrics:
+        task = full_name("ps:0")
+        tables = (TableMetrics(task, "items", 10, 72), TableMetrics(task, "users", rows, 72))
+        return dataclasses.replace(metrics("ps:0", seconds), tables=tables)
+
+    shown = io.StringIO()
+    rates = job_rates([reading(10, 1_000_000)], [reading(12, 1_500_000)])
+    Console(file=shown, width=80).print(screen(rates, 2, 80))
+    words = [line.split() for line in shown.getvalue().splitlines()]
+    assert words[-4:] == [
+        ["tables", "that", "grow:", "108", "MB"],
+        ["table", "task", "rows", "new", "rows", "size"],
+        ["users", "ps:0", "1,500,000", "250,000/s", "108", "MB"],
+        ["items", "ps:0", "10", "0/s", "720", "B"],
+    ]
 
 
 def test_a_task_that_was_started_again_has_no_rates_yet() -> None:

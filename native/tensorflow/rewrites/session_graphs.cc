@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "metrics/tables.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_set.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -23,6 +24,9 @@ std::string_view TaskOf(const Node& node) {
   return device.substr(0, device.find("/device:"));
 }
 
+bool IsHeld(const Node& node) { return IsVariable(node) || IsTable(node.def()); }
+
+// 0 for a table, whose size the task that holds it tells.
 uint64_t VariableBytes(const Node& variable) {
   const tensorflow::PartialTensorShape shape = VariableShape(variable);
   tensorflow::DataType type = tensorflow::DT_INVALID;
@@ -51,19 +55,20 @@ bool Walk(std::set<const Node*> seen, bool back, Visit visit) {
   return true;
 }
 
-// The variable of the node's own task that its value is computed from, if it is exactly one.
+// The variable or table of the node's own task that its value is computed from, if it is exactly
+// one.
 const Node* MadeOf(const Node* node) {
   std::set<const Node*> variables;
   const auto visit = [&](const Node& one) {
-    if (IsVariable(one)) variables.insert(&one);
+    if (IsHeld(one)) variables.insert(&one);
     return variables.size() < 2;
   };
   return Walk({node}, /*back=*/true, visit) && variables.size() == 1 ? *variables.begin() : nullptr;
 }
 
-// The variable of another task that is updated or looked up with a value that is computed there
-// from the node, if it is exactly one, not counting an optimizer's slots. Such an operation has the
-// variable as its first input.
+// The variable or table of another task that is updated or looked up with a value that is computed
+// there from the node, if it is exactly one, not counting an optimizer's slots. Such an operation
+// has the variable as its first input.
 const Node* IsFor(const Node& node) {
   std::set<const Node*> consumers;
   for (const Edge* edge : node.out_edges()) {
@@ -75,7 +80,7 @@ const Node* IsFor(const Node& node) {
   const auto visit = [&](const Node& one) {
     const Edge* first = nullptr;
     const bool uses_variable =
-        one.num_inputs() > 1 && one.input_edge(0, &first).ok() && IsVariable(*first->src());
+        one.num_inputs() > 1 && one.input_edge(0, &first).ok() && IsHeld(*first->src());
     if (uses_variable) variables.insert(first->src());
     return !uses_variable;
   };
@@ -126,7 +131,7 @@ void SessionGraphs::Add(const Graph& graph, bool is_unfiltered) {
   ++graphs_;
   if (is_unfiltered) ++unfiltered_graphs_;
   for (const Node* node : graph.op_nodes()) {
-    if (IsVariable(*node) && variables_.size() < kMostVariables) {
+    if (IsHeld(*node) && variables_.size() < kMostVariables) {
       Variable& variable = variables_[node->name()];
       variable.task = TaskOf(*node);
       variable.bytes = VariableBytes(*node);

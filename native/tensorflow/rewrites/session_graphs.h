@@ -20,7 +20,7 @@ class SessionGraphs {
  public:
   struct Variable {
     std::string task;
-    uint64_t bytes = 0;             // 0: its shape is not known
+    uint64_t bytes = 0;             // 0: its shape is not known, or it is a table
     std::set<std::string> tensors;  // that cross between tasks for it alone
   };
 

@@ -34,12 +34,21 @@
 namespace tensorwire::plugin {
 namespace {
 
-// gRPC's worker with two additions: it notes for RemoteWorker which steps failed here, and it
-// removes the request ids of this task's own master (kNoRequestId).
+// gRPC's worker with three additions: it notes for RemoteWorker which steps failed here, removes
+// the request ids of this task's own master (kNoRequestId), and notes the tables of graphs for
+// metrics.
 class Worker : public tensorflow::GrpcWorker {
  public:
   Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config, DataPlane* plane)
-      : GrpcWorker(env, config), plane_(plane) {}
+      : GrpcWorker(env, config), env_(env), plane_(plane) {}
+
+  void RegisterGraphAsync(const tensorflow::RegisterGraphRequest* request,
+                          tensorflow::RegisterGraphResponse* response,
+                          tensorflow::StatusCallback done) override {
+    plane_->tables()->Note(request->graph_def(),
+                           env_->device_mgr->ListDevices().front()->resource_manager());
+    GrpcWorker::RegisterGraphAsync(request, response, std::move(done));
+  }
 
   void RunGraphAsync(tensorflow::CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
                      tensorflow::MutableRunGraphResponseWrapper* response,
@@ -76,6 +85,7 @@ class Worker : public tensorflow::GrpcWorker {
   }
 
  private:
+  tensorflow::WorkerEnv* const env_;
   DataPlane* const plane_;
 };
 

@@ -166,7 +166,7 @@ std::vector<std::string> Tensors() {
 std::string Planes::ToJson() const {
   std::lock_guard lock(mutex_);
   std::vector<std::string> tensors = Tensors();
-  std::vector<std::string> tasks, peers, reactors, awaited;
+  std::vector<std::string> tasks, peers, reactors, tables, awaited;
   for (const DataPlane* plane : planes_) {
     const wire::EngineStats stats = plane->engine().stats();
     tasks.push_back(Object({{"task", plane->name()},
@@ -189,6 +189,12 @@ std::string Planes::ToJson() const {
     for (size_t index = 0; index < stats.reactors.size(); ++index) {
       reactors.push_back(Object(
           {{"task", plane->name()}, {"index", index}, {"busy_us", stats.reactors[index].busy_us}}));
+    }
+    for (const TableSize& table : plane->tables().Sizes()) {
+      tables.push_back(Object({{"task", plane->name()},
+                               {"name", table.name},
+                               {"rows", table.rows},
+                               {"row_bytes", table.row_bytes}}));
     }
   }
   for (const std::string& task : AwaitedTasks()) awaited.push_back(Object({{"task", task}}));
@@ -224,6 +230,7 @@ std::string Planes::ToJson() const {
                  {"reactors", reactors},
                  {"tensors", tensors},
                  {"variables", Variables()},
+                 {"tables", tables},
                  {"awaited_tasks", awaited},
                  {"rewrites", Rewrites()},
                  {"wire_dtypes", WireDtypes()},

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "metrics/tables.h"
 #include "tensorflow/core/protobuf/cluster.pb.h"
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "tensorwire/wire/endpoint_map.h"
@@ -54,6 +55,8 @@ class DataPlane {
   // would run, and the master would wait for it; so it is cancelled if its step is found here. A
   // step stays here until its master cleans it up: the next attempt may have the same id.
   RecentSteps* failed_steps() { return &failed_steps_; }
+  Tables* tables() { return &tables_; }
+  const Tables& tables() const { return tables_; }
 
   wire::Engine& engine() const { return *engine_; }
   const std::string& name() const { return name_; }
@@ -79,6 +82,7 @@ class DataPlane {
   std::string map_file_;     // "" if there is none
   PushSteps steps_;
   RecentSteps failed_steps_;
+  Tables tables_;
   // Shared with work that the engine's executor has not run yet.
   const std::shared_ptr<UnreachableTasks> unreachable_ = std::make_shared<UnreachableTasks>();
   std::unique_ptr<wire::Engine> engine_;

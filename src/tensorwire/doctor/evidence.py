@@ -274,13 +274,15 @@ class JobEvidence:
 
 @dataclass(frozen=True)
 class PlacedPart:
-    """A variable, or a part of one, on one ps."""
+    """A variable, a part of one, or a table that grows, on one ps."""
 
     variable: str
     ps: int
     bytes: float
     tensors: tuple[str, ...] = ()
     """Names of its tensors on the wire (`Flow.name`); known only for a running job."""
+    grows: bool = False
+    """It is a table with a row for each key that has occurred, which the script has put there."""
 
 
 @dataclass(frozen=True)

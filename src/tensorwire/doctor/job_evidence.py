@@ -168,6 +168,7 @@ def job_of(
 def _placement_of(metrics: Sequence[TaskMetrics]) -> Placement | None:
     """The placement of variables in the graphs of the sessions; None if there is no such graph."""
     ps = [each.name for each in metrics if is_ps(each.name)]
+    tables = {(short_name(each.task), each.name): each for task in metrics for each in task.tables}
     parts: dict[tuple[str, str], PlacedPart] = {}
     for variable in (each for task in metrics for each in task.variables):
         task = short_name(variable.task)
@@ -175,8 +176,13 @@ def _placement_of(metrics: Sequence[TaskMetrics]) -> Placement | None:
             continue
         known = parts.get((task, variable.name))
         tensors = {*(known.tensors if known else ()), variable.tensor} - {""}
+        table = tables.get((task, variable.name))
         parts[task, variable.name] = PlacedPart(
-            variable.name, int(task.partition(":")[2]), variable.bytes, tuple(sorted(tensors))
+            variable.name,
+            int(task.partition(":")[2]),
+            variable.bytes if table is None else table.rows * table.row_bytes,
+            tuple(sorted(tensors)),
+            grows=table is not None,
         )
     if not parts:
         return None

@@ -56,6 +56,8 @@ def metrics(record: TaskMetrics) -> Iterator[Metric]:
     ]
     labels = ("task", "peer", "direction", "tensor")
     yield from _families(_OF_TENSORS, tensors[:MOST_TENSORS], *labels)
+    tables = [((short_name(each.task), each.name), each) for each in record.tables]
+    yield from _families(_OF_TABLES, tables, "task", "table")
     queues = record.work_queues
     yield from _families(_OF_QUEUES, [((queue.name,), queue) for queue in queues], "queue")
     workers = [((q.name, short_name(each.worker)), each) for q in queues for each in q.workers]
@@ -118,6 +120,11 @@ _OF_POOL: _Families = (
 _OF_TENSORS: _Families = (
     (Counter, "tensor_bytes", f"Bytes of tensors, of the {MOST_TENSORS} that moved most.",
      (), {(): "bytes"}),
+)  # fmt: skip
+_OF_TABLES: _Families = (
+    (Gauge, "table_rows", "Rows of a table that grows with its keys.", (), {(): "rows"}),
+    (Gauge, "table_row_bytes", "Bytes of a key and its value in such a table.",
+     (), {(): "row_bytes"}),
 )  # fmt: skip
 _OF_QUEUES: _Families = (
     (Gauge, "work_queue_items", "Items of a work queue, by what has become of them.",

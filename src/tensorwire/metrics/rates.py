@@ -110,6 +110,17 @@ class QueueRates:
 
 
 @dataclass(frozen=True)
+class TableRates:
+    """A table that grows with its keys."""
+
+    task: str
+    name: str
+    rows: int
+    bytes: int
+    new_rows_per_s: float
+
+
+@dataclass(frozen=True)
 class JobRates:
     """The rates of a job's tasks between two readings."""
 
@@ -118,6 +129,8 @@ class JobRates:
     unreachable: Mapping[str, str]
     """The reason for each endpoint without metrics."""
     queues: tuple[QueueRates, ...] = ()
+    tables: tuple[TableRates, ...] = ()
+    """The largest first."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -169,6 +182,7 @@ def job_rates(
     known = {(each.process.host, each.process.pid): each for each in before}
     tasks: list[TaskRates] = []
     queues: list[QueueRates] = []
+    tables: list[TableRates] = []
     for cluster, members in by_cluster(now).items():
         # A master knows the graph; a ps knows only the names of tensors that it sends.
         variables = {v.tensor: v.name for each in members for v in each.variables if v.tensor}
@@ -179,9 +193,24 @@ def job_rates(
                 tasks.append(rates)
             if earlier is not None and rates is not None:
                 queues += _queues(earlier, each, rates.seconds)
+                tables += _tables(earlier, each, rates.seconds)
     tasks.sort(key=lambda rates: (rates.cluster, _natural(rates.task)))
     uneven = tuple(find_imbalances(tasks))
-    return JobRates(tuple(tasks), uneven, dict(unreachable or {}), tuple(queues))
+    tables.sort(key=lambda table: (-table.bytes, -table.rows))
+    return JobRates(tuple(tasks), uneven, dict(unreachable or {}), tuple(queues), tuple(tables))
+
+
+def _tables(before: TaskMetrics, now: TaskMetrics, seconds: float) -> Iterator[TableRates]:
+    earlier = {(each.task, each.name): each.rows for each in before.tables}
+    for each in now.tables:
+        new_rows = each.rows - earlier.get((each.task, each.name), 0)
+        yield TableRates(
+            short_name(each.task),
+            each.name,
+            each.rows,
+            each.rows * each.row_bytes,
+            new_rows / seconds,
+        )
 
 
 def _queues(before: TaskMetrics, now: TaskMetrics, seconds: float) -> Iterator[QueueRates]:

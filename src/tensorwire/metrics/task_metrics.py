@@ -88,9 +88,10 @@ class AwaitedTask:
 
 @dataclass(frozen=True)
 class VariableMetrics:
-    """A variable of a graph that a session of the task executes, and a tensor that crosses for it.
+    """A variable, or a table that grows, of a graph that a session of the task executes, and a
+    tensor that crosses for it.
 
-    A variable has one such record for each of its tensors: those that other tasks read, and those
+    It has one such record for each of its tensors: those that other tasks read, and those
     with which they update it or look it up.
     """
 
@@ -98,9 +99,20 @@ class VariableMetrics:
     task: str
     """The task that holds the variable."""
     bytes: int
-    """0 if its shape is unknown."""
+    """0 if its shape is unknown, or if it is a table."""
     tensor: str
     """The name of its tensor in `TensorMetrics`; "" if none crosses."""
+
+
+@dataclass(frozen=True)
+class TableMetrics:
+    """A table that grows with its keys, as TFRA's do, on this task."""
+
+    task: str
+    name: str
+    rows: int
+    row_bytes: int
+    """Bytes of a key and its value; 0 for strings."""
 
 
 @dataclass(frozen=True)
@@ -235,6 +247,7 @@ class TaskMetrics:
     unique_ids: int = 0
     """Ids that were sent for `looked_up_ids`, without repeats."""
     work_queues: tuple[WorkQueueMetrics, ...] = ()
+    tables: tuple[TableMetrics, ...] = ()
 
     @property
     def name(self) -> str:

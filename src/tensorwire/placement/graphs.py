@@ -18,7 +18,9 @@ _HANDLES = ("VarHandleOp", "VariableV2", "Variable")
 # These run when training starts or is restored, not in every step.
 _ONCE = ("AssignVariableOp", "Assign", "VarIsInitializedOp", "IsVariableInitialized")
 # These change variables in every step: an optimizer's operations, counters and averages.
-_UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?Scatter|Assign(Add|Sub)")
+_UPDATE = re.compile(
+    r"(Resource)?(Sparse)?Apply|(Resource)?Scatter|Assign(Add|Sub)|(\w+>)?\w*Table(Insert|Accum)"
+)
 # These take ids, or have one row per id; with the last two an optimizer sums over equal ids.
 _BY_ROWS = re.compile(
     r"((Resource)?Gather|(Resource)?SparseApply|(Resource)?Scatter|Unique|UnsortedSegmentSum)"
@@ -39,7 +41,7 @@ def of_graph(graph: Any) -> list[Crossing]:
         if to_ps and consumer.type in _ONCE:
             continue
         for tensor in consumer.inputs:
-            if owners.on_ps(tensor.op) == to_ps or tensor.op.type in _HANDLES:
+            if owners.on_ps(tensor.op) == to_ps or owners.has(tensor.op):
                 continue
             variable = owners.of(consumer if to_ps else tensor.op)
             if variable is not None:
@@ -77,8 +79,12 @@ class _Owners:
     """Finds the variable to which an operation on a ps belongs."""
 
     def __init__(self, graph: Any) -> None:
-        self._variables = {op.name: op for op in graph.get_operations() if op.type in _HANDLES}
+        self._variables = {op.name: op for op in graph.get_operations() if _is_variable(op)}
         self._known: dict[str, str | None] = {}
+
+    def has(self, op: Any) -> bool:
+        """Whether the operation is a variable, or the handle of one or of a table."""
+        return op.name in self._variables
 
     def on_ps(self, op: Any) -> bool:
         return is_ps(op.device) or self._beside(op) is not None
@@ -99,7 +105,8 @@ class _Owners:
         if op.name in self._variables:
             return self._root(op)
         # TensorFlow runs the operation where the resource is, not on the operation's own device.
-        handle = next((t.op for t in op.inputs if t.op.type == "VarHandleOp"), None)
+        of_resources = (t.op for t in op.inputs if t.dtype.name == "resource")
+        handle = next((each for each in of_resources if self.has(each)), None)
         return self._root(op if handle is None else handle)
 
     def _root(self, op: Any) -> str | None:
@@ -120,6 +127,16 @@ class _Owners:
         return None
 
 
+def _is_variable(op: Any) -> bool:
+    return op.type in _HANDLES or is_table(op.node_def)
+
+
+def is_table(node: Any) -> bool:
+    """Whether a node is the handle of a table that grows: TensorFlow's, or TFRA's."""
+    is_fixed = node.op.startswith("HashTable")  # it is filled once, from a file
+    return "key_dtype" in node.attr and "value_dtype" in node.attr and not is_fixed
+
+
 def _producers(op: Any) -> list[Any]:
     return [tensor.op for tensor in op.inputs]
 
@@ -133,7 +150,8 @@ _VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
 
 
 def variables_of(graph_def: Any, splittable: Collection[str] | None = None) -> list[Variable]:
-    """The variables that ``replica_device_setter`` places, in its order.
+    """The variables that ``replica_device_setter`` places, in its order, and tables that it leaves
+    on the ps where the script puts them, such as TFRA's.
 
     Slots, and everything colocated with a variable, count as bytes of that variable. Tables and the
     like count 0 bytes, but are listed. `splittable`: the names of variables that can be split;
@@ -141,7 +159,11 @@ def variables_of(graph_def: Any, splittable: Collection[str] | None = None) -> l
     """
     from tensorflow.python.training.device_setter import STANDARD_PS_OPS
 
-    nodes = {node.name: node for node in graph_def.node if node.op in STANDARD_PS_OPS}
+    nodes = {
+        node.name: node
+        for node in graph_def.node
+        if node.op in STANDARD_PS_OPS or (is_table(node) and is_ps(node.device))
+    }
     slot_bytes = dict.fromkeys(nodes, 0)
     roots = []
     for name, node in nodes.items():
@@ -151,7 +173,12 @@ def variables_of(graph_def: Any, splittable: Collection[str] | None = None) -> l
         else:
             slot_bytes[root] += value_bytes(node, known_shape(node) or (0,))
     return [
-        _variable(nodes[name], slot_bytes[name], splittable is None or name in splittable)
+        _variable(
+            nodes[name],
+            slot_bytes[name],
+            splittable is None or name in splittable,
+            None if nodes[name].op in STANDARD_PS_OPS else _task_index(nodes[name].device),
+        )
         for name in roots
     ]
 
@@ -168,17 +195,25 @@ def _root(name: str, nodes: dict[str, Any]) -> str:
         name = other
 
 
-def _variable(node: Any, slot_bytes: int, may_split: bool) -> Variable:
+def _task_index(device: str) -> int:
+    import tensorflow as tf
+
+    return int(tf.DeviceSpec.from_string(device).task or 0)
+
+
+def _variable(node: Any, slot_bytes: int, may_split: bool, ps: int | None) -> Variable:
     shape = known_shape(node)
     can_split = (
         may_split and bool(shape) and node.op in _VARIABLES and not PART.fullmatch(node.name)
     )
     item_bytes = value_bytes(node, ()) if shape is not None else 0
-    return Variable(node.name, shape or (), item_bytes, slot_bytes, can_split)
+    return Variable(node.name, shape or (), item_bytes, slot_bytes, can_split, ps)
 
 
 def known_shape(node: Any) -> tuple[int, ...] | None:
-    """Shape of a variable's node; None if it is not fully known."""
+    """Shape of a variable's node, () of a table; None if it is not fully known."""
+    if "shape" not in node.attr:  # reading a missing attribute would add it
+        return ()
     shape = node.attr["shape"].shape
     sizes = tuple(dim.size for dim in shape.dim)
     return None if shape.unknown_rank or any(size < 0 for size in sizes) else sizes

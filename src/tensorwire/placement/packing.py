@@ -1,34 +1,41 @@
 """Packs loads into bins. A load is a tuple with one number per quantity to balance.
 
 The packing functions return the bin of each load, in the order of the loads, deterministically.
+`fixed` has the bins of loads that stay where they are, by their index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 Load: TypeAlias = tuple[float, ...]
+Fixed: TypeAlias = Mapping[int, int]
+_NONE: Fixed = MappingProxyType({})
 
 
-def round_robin(count: int, bins: int) -> list[int]:
-    """Puts load i into bin i modulo `bins`, regardless of its size."""
-    return [index % bins for index in range(count)]
+def round_robin(count: int, bins: int, fixed: Fixed = _NONE) -> list[int]:
+    """Puts the loads into the bins in turn, regardless of their size."""
+    turns = itertools.cycle(range(bins))
+    return [fixed[index] if index in fixed else next(turns) for index in range(count)]
 
 
-def greedy(loads: Sequence[Load], bins: int) -> list[int]:
+def greedy(loads: Sequence[Load], bins: int, fixed: Fixed = _NONE) -> list[int]:
     """Puts each load, in the given order, into the bin that is least full afterwards."""
-    return _pack(loads, range(len(loads)), bins)
+    return _pack(loads, range(len(loads)), bins, fixed)
 
 
-def longest_first(loads: Sequence[Load], bins: int) -> list[int]:
+def longest_first(loads: Sequence[Load], bins: int, fixed: Fixed = _NONE) -> list[int]:
     """`greedy`, the largest loads first (longest processing time).
 
     For loads of one number, the fullest bin holds at most 4/3 - 1/(3 bins) times as much as in the
     optimal packing (R. L. Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
     """
     shares = _shares(loads)
-    return _pack(loads, sorted(range(len(loads)), key=lambda i: (-max(shares[i]), i)), bins)
+    order = sorted(range(len(loads)), key=lambda i: (-max(shares[i]), i))
+    return _pack(loads, order, bins, fixed)
 
 
 def fill(loads: Sequence[Load], places: Sequence[int], bins: int) -> list[Load]:
@@ -79,23 +86,24 @@ def _shares(loads: Sequence[Load]) -> list[Load]:
     ]
 
 
-def _pack(loads: Sequence[Load], order: Sequence[int], bins: int) -> list[int]:
+def _pack(loads: Sequence[Load], order: Iterable[int], bins: int, fixed: Fixed) -> list[int]:
     shares = _shares(loads)
+    places = [fixed.get(item, 0) for item in range(len(loads))]
     width = len(loads[0]) if loads else 1
     held = [[0.0] * width for _ in range(bins)]
-    places = [0] * len(loads)
-    for item in order:
+    for item in (*fixed, *(item for item in order if item not in fixed)):
         share = shares[item]
-        # By the bin's fullest quantity; then by the sum of all, which decides for loads of zero.
-        place = min(
-            range(bins),
-            key=lambda b: (
-                max(h + s for h, s in zip(held[b], share, strict=True)),
-                sum(held[b]),
-                b,
-            ),
-        )
-        places[item] = place
+        if item not in fixed:
+            # By the bin's fullest quantity; then by the sum of all, which decides for loads of
+            # zero.
+            places[item] = min(
+                range(bins),
+                key=lambda b: (
+                    max(h + s for h, s in zip(held[b], share, strict=True)),
+                    sum(held[b]),
+                    b,
+                ),
+            )
         for d, value in enumerate(share):
-            held[place][d] += value
+            held[places[item]][d] += value
     return places

@@ -34,6 +34,8 @@ class Variable:
     slot_bytes: int = 0
     """Bytes of colocated variables; their parts are on the same ps as the variable's parts."""
     can_split: bool = True
+    ps: int | None = None
+    """The ps on which the script has put it for good; None if placement decides."""
 
     @property
     def rows(self) -> int:
@@ -178,13 +180,15 @@ def round_robin(
     variables: Sequence[Variable], ps: int, traffic: Traffic | None = None
 ) -> PlacementPlan:
     """TensorFlow's default: places variables on the ps in turn, regardless of their size."""
-    return _whole("round_robin", variables, ps, packing.round_robin(len(variables), ps), traffic)
+    places = packing.round_robin(len(variables), ps, _fixed(variables, ps))
+    return _whole("round_robin", variables, ps, places, traffic)
 
 
 def greedy(variables: Sequence[Variable], ps: int, traffic: Traffic | None = None) -> PlacementPlan:
     """Places each variable, in the order of the graph, on the ps with the fewest bytes so far."""
     loads = [(float(v.bytes),) for v in variables]
-    return _whole("greedy", variables, ps, packing.greedy(loads, ps), traffic)
+    places = packing.greedy(loads, ps, _fixed(variables, ps))
+    return _whole("greedy", variables, ps, places, traffic)
 
 
 def balanced(
@@ -203,13 +207,15 @@ def balanced(
     than `min_part_bytes`.
     """
     limits = {v.name: _most_parts(v, ps, min_part_bytes) for v in variables}
+    of_name = {v.name: v for v in variables}
     counts = _fair_counts(variables, ps, traffic, limits)
     best: tuple[tuple[float, float], dict[str, tuple[int, ...]]] | None = None
     in_vain = 0
     while in_vain <= _PARTS_PER_PS * ps:
         items = [part for v in variables for part in _parts(v, (0,) * counts[v.name], traffic)]
         loads = [_load(part) for part in items]
-        places = packing.longest_first(loads, ps)
+        fixed = _fixed([of_name[part.variable] for part in items], ps)
+        places = packing.longest_first(loads, ps, fixed)
         held = packing.fill(loads, places, ps)
         uneven = packing.unevenness(held)
         if best is None or uneven < best[0]:
@@ -238,6 +244,11 @@ STRATEGIES: Mapping[str, Callable[[Sequence[Variable], int, Traffic | None], Pla
     "greedy": greedy,
     "balanced": balanced,
 }
+
+
+def _fixed(variables: Sequence[Variable], ps: int) -> dict[int, int]:
+    """The ps of those that are not to be placed, by their index; modulo, if there are fewer ps."""
+    return {index: v.ps % ps for index, v in enumerate(variables) if v.ps is not None}
 
 
 def _whole(
@@ -281,7 +292,7 @@ def _tasks(items: Sequence[VariablePart], places: Sequence[int]) -> dict[str, tu
 
 
 def _most_parts(variable: Variable, ps: int, min_part_bytes: int) -> int:
-    if not variable.can_split:
+    if not variable.can_split or variable.ps is not None:
         return 1
     by_bytes = variable.bytes // max(min_part_bytes, 1)
     return max(1, min(variable.rows, by_bytes, _PARTS_PER_PS * ps))

@@ -48,6 +48,11 @@ def _notes(plans: Sequence[PlacementPlan]) -> list[str]:
     hidden = len(plans[0].variables) - _SHOWN_VARIABLES
     if hidden > 0:
         said.append(f"{hidden} smaller variables are not shown; --json has them all")
+    if fixed := [v.name for v in plans[0].variables if v.ps is not None]:
+        said.append(
+            f"{len(fixed)} tables stay where the script puts them, and their size is not known: "
+            f"{_some(fixed)}; `tensorwire top` shows it"
+        )
     traffic = plans[0].traffic
     if traffic is not None and traffic.is_prediction:
         said.append(
@@ -69,7 +74,7 @@ def _unknown(kinds: Sequence[str]) -> list[str]:
         return []
     return [
         f"this TensorFlow does not have the operations {_some(kinds)}, so no traffic is predicted "
-        "and variables of such operations (DeepRec's, TFRA's) are missing; --traffic uses a run's"
+        "and variables of such operations (DeepRec's) are missing; --traffic uses a run's"
     ]
 
 

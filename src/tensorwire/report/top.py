@@ -9,12 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tensorwire.metrics.nic import NicRate
-from tensorwire.metrics.rates import Imbalance, JobRates, QueueRates, TaskRates
+from tensorwire.metrics.rates import Imbalance, JobRates, QueueRates, TableRates, TaskRates
 
 MARK = "▲"
 _FIRST_TO_GO = ("pid", "wire", "reactor", "requests", "memory", "waiting")
 """Columns in the order in which a narrow terminal leaves them out."""
 _UNEVEN = "bold yellow"
+_SHOWN_TABLES = 8
 
 
 def screen(rates: JobRates, every_s: float, columns: int) -> RenderableType:
@@ -27,6 +28,7 @@ def screen(rates: JobRates, every_s: float, columns: int) -> RenderableType:
         _title(rates, every_s, columns),
         *(part for cluster in clusters for part in _of_cluster(rates, cluster, columns)),
         *(part for queue in rates.queues for part in _queue(queue)),
+        *_growing(rates.tables),
         *_missing(rates),
     )
 
@@ -99,6 +101,26 @@ def _row(task: TaskRates, uneven: Set[tuple[str, str]]) -> dict[str, Text]:
 
 def _cell(text: str, marked: bool) -> Text:
     return Text(f"{MARK} {text}", style=_UNEVEN) if marked else Text(text)
+
+
+def _growing(tables: Sequence[TableRates]) -> Iterator[RenderableType]:
+    """The largest tables that grow."""
+    if not tables:
+        return
+    yield Text()
+    hidden = len(tables) - _SHOWN_TABLES
+    more = f", {hidden} smaller ones are not shown" if hidden > 0 else ""
+    yield Text(f"tables that grow: {_size(sum(each.bytes for each in tables))}{more}", style="bold")
+    yield _columns(
+        ["table", "task", "rows", "new rows", "size"],
+        (
+            [
+                *(each.name, each.task, f"{each.rows:,}"),
+                *(f"{each.new_rows_per_s:,.0f}/s", _size(each.bytes)),
+            ]
+            for each in tables[:_SHOWN_TABLES]
+        ),
+    )
 
 
 def _queue(queue: QueueRates) -> Iterator[RenderableType]:

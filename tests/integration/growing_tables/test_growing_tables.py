@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,9 @@ from tensorflow_recommenders_addons import dynamic_embedding
 
 import tensorwire.tf  # noqa: F401 - fields of ConfigProto
 from integration.semantics.support import PROTOCOLS, STEP_TIMEOUT_MS, TensorFlowCluster, tf1
+from tensorwire.placement.graphs import model_of
+from tensorwire.placement.plan import balanced
+from tensorwire.placement.traffic import Traffic
 
 TABLES, DIM, BATCH = 6, 8, 64
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
@@ -188,6 +194,41 @@ def test_a_policy_keeps_tables_small(clusters: dict[str, TensorFlowCluster], pol
         assert max(session.run(model.sizes)) <= 20
 
 
+def test_tools_know_where_tables_are_what_they_move_and_how_large_they_are(
+    clusters: dict[str, TensorFlowCluster],
+) -> None:
+    cluster, model = clusters["grpc++"], Model("adagrad")
+    known = model_of(model.graph)
+    on = {each.name: each.ps for each in known.variables if each.ps is not None}
+    rows = {f"table{number}/table{number}_mht_1of2" for number in range(TABLES)}
+    assert rows < set(on)
+    assert len(on) == 2 * 2 * TABLES  # rows and slots, each on both ps
+    traffic = Traffic.predicted(known.crossings, BATCH)
+    assert traffic is not None
+    assert all(traffic.bytes_per_step[name] >= BATCH * DIM * 4 for name in on)
+    plan = balanced(known.variables, 2, traffic)
+    assert {name: plan.tasks[name] for name in on} == {name: (ps,) for name, ps in on.items()}
+
+    with model.session(cluster) as session:
+        session.run(model.initialize)
+        for ids in batches(3):
+            session.run(model.train, {model.ids: ids})
+        sizes = session.run(model.sizes)
+        told: dict[str, int] = {}
+        for ps in range(2):
+            stats: Any = cluster.stats(f"ps:{ps}")
+            for table in stats["tables"]:
+                assert table["row_bytes"] == 8 + DIM * 4
+                assert on[table["name"]] == ps
+                told[table["name"]] = table["rows"]
+        for number, size in enumerate(sizes):
+            parts = [told[f"table{number}/table{number}_mht_{part}of2"] for part in (1, 2)]
+            assert sum(parts) == size
+        stats = cluster.stats("worker:0")
+    tensors = {each["name"] for each in stats["variables"] if each["tensor"]}
+    assert set(on) <= tensors
+
+
 def test_workers_add_what_they_change(clusters: dict[str, TensorFlowCluster]) -> None:
     """With bp_v2, where workers do not overwrite each other's updates."""
     results = [
@@ -195,3 +236,15 @@ def test_workers_add_what_they_change(clusters: dict[str, TensorFlowCluster]) ->
         for protocol in PROTOCOLS
     ]
     assert results[0] == results[1]
+
+
+def test_the_benchmark_trains_on_tables_that_grow(tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    command = [sys.executable, "-m", "tensorwire.cli.main", "bench", "train", "--model", "din"]
+    command += ["--tables", "tfra", "--ps", "1", "--workers", "1"]
+    command += ["--steps", "40", "--rounds", "3", "--json", str(record)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(record.read_text())["results"]
+    assert [each["protocol"] for each in results] == ["grpc", "grpc++"]
+    assert all(each["steps_per_s"] > 0 and 0.3 < each["auc"] < 1 for each in results)

@@ -25,12 +25,19 @@ class HotPs:
     """Share of the bytes of all ps."""
     heaviest: str
     """Name of the variable, or of the tensor if its variable is unknown."""
+    grows: bool
+    """Whether that is a table that grows, which no placement moves."""
     is_split_needed: bool
     sentences: tuple[str, ...]
     cost: float | None
     confidence: Confidence
 
     def finding(self, title: str, change: str) -> Finding:
+        if self.grows:
+            change = (
+                f"Spread {self.heaviest} over all ps: give all their devices to the table "
+                "(`devices` of TFRA's get_variable, docs/growing-tables.md)."
+            )
         return Finding(title, self.cost, self.sentences, self.confidence, change)
 
 
@@ -50,19 +57,19 @@ def hot(job: JobEvidence | None, placement: Placement | None) -> HotPs | None:
     if total <= 0 or most * len(loads) < UNEVEN * total:
         return None
     imbalance = most * len(loads) / total
+    parts = {_label(part): part for part in _parts_on(ps, placement)}
     confidence: Confidence = "high"
     waiting = None
     if observed is not None:
         does, what = "moved", "tensors between ps and workers"
-        heaviest, heaviest_share = _heaviest_by_traffic(observed, ps, placement)
+        heaviest, heaviest_share = _heaviest_by_traffic(observed, ps, parts)
         more = _cpu_sentence(observed, ps)
         waiting = observed.waiting_share
         if waiting is not None:
             more.append(f"Workers wait {percent(waiting)} of a step for ps and wire.")
     else:
-        assert placement is not None
         does, what = "holds", "variables"
-        largest = max(_parts_on(ps, placement), key=lambda part: part.bytes)
+        largest = max(parts.values(), key=lambda part: part.bytes)
         heaviest, heaviest_share = largest.variable, largest.bytes / most
         more = []
         # Stored bytes are not traffic: an embedding sends only the rows that a batch uses.
@@ -71,6 +78,7 @@ def hot(job: JobEvidence | None, placement: Placement | None) -> HotPs | None:
         ps=ps,
         share=most / total,
         heaviest=heaviest,
+        grows=heaviest in parts and parts[heaviest].grows,
         is_split_needed=heaviest_share * most / total > _TOO_BIG / len(loads),
         sentences=(
             f"{ps} {does} {mb(most)} of the {mb(total)} of {what}: "
@@ -115,15 +123,10 @@ def big_variable(
 
 
 def _heaviest_by_traffic(
-    job: JobEvidence, ps: str, placement: Placement | None
+    job: JobEvidence, ps: str, parts: Mapping[str, PlacedPart]
 ) -> tuple[str, float]:
     """The variable with the most bytes, with its size if it is known, and its share."""
-    parts = _parts_on(ps, placement) if placement is not None else ()
-    names = {
-        tensor: f"{part.variable} ({mb(part.bytes)})" if part.bytes else part.variable
-        for part in parts
-        for tensor in part.tensors
-    }
+    names = {tensor: label for label, part in parts.items() for tensor in part.tensors}
     pulled = (flow for worker in job.workers for flow in worker.received if flow.peer == ps)
     pushed = (flow for task in job.ps if task.task == ps for flow in task.received)
     read, sent = _bytes_by_name(pulled, names), _bytes_by_name(pushed, names)
@@ -142,7 +145,14 @@ def _bytes_by_name(flows: Iterable[Flow], variables: Mapping[str, str]) -> Count
     return total
 
 
-def _parts_on(ps: str, placement: Placement) -> list[PlacedPart]:
+def _label(part: PlacedPart) -> str:
+    """The variable, with its size if that is known."""
+    return f"{part.variable} ({mb(part.bytes)})" if part.bytes else part.variable
+
+
+def _parts_on(ps: str, placement: Placement | None) -> list[PlacedPart]:
+    if placement is None:
+        return []
     index = int(ps.partition(":")[2])
     return [part for part in placement.parts if part.ps == index]
 
