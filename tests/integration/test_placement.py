@@ -163,6 +163,22 @@ def test_what_a_step_moves_is_known_for_each_variable(
     assert placement.Traffic.predicted(graphs.of_graph(graph_mode)) == traffic
 
 
+def test_a_table_that_grows_counts_what_a_step_moves_for_it() -> None:
+    from tensorwire.placement.graphs import model_of
+
+    with tf.Graph().as_default() as graph, tf1.device(tf1.train.replica_device_setter(PS)):
+        keys = tf1.placeholder(tf.int64, [64])
+        table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, tf.zeros([8]))
+        table.insert(keys, table.lookup(keys) + 1.0)
+    found = model_of(graph)
+    (variable,) = found.variables
+    assert (variable.bytes, variable.ps) == (0, None)
+    traffic = Traffic.predicted(found.crossings)
+    assert traffic is not None
+    sent, read, written, default = 64 * 8, 64 * 8 * 4, 64 * 8 * 4, 8 * 4
+    assert traffic.bytes_per_step == {variable.name: sent + read + written + default}
+
+
 @pytest.mark.parametrize("name", ["ctr", "flights"])
 def test_balanced_evens_out_what_a_step_moves(placement: Any, tmp_path: Path, name: str) -> None:
     from tensorwire.bench.models import MODELS, examples, training
