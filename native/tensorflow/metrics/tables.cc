@@ -9,7 +9,7 @@ namespace {
 
 using tensorflow::lookup::LookupInterface;
 
-uint64_t Bytes(tensorflow::DataType type, const tensorflow::TensorShape& shape) {
+uint64_t ElementBytes(tensorflow::DataType type, const tensorflow::TensorShape& shape) {
   return static_cast<uint64_t>(shape.num_elements()) *
          static_cast<uint64_t>(tensorflow::DataTypeSize(type));
 }
@@ -47,8 +47,8 @@ std::vector<TableSize> Tables::Sizes() const {
     if (!resources->Lookup(key.first, key.second, &found).ok()) continue;
     const tensorflow::core::RefCountPtr<LookupInterface> table(found);
     sizes.push_back({key.second, table->size(),
-                     Bytes(table->key_dtype(), table->key_shape()) +
-                         Bytes(table->value_dtype(), table->value_shape())});
+                     ElementBytes(table->key_dtype(), table->key_shape()) +
+                         ElementBytes(table->value_dtype(), table->value_shape())});
   }
   return sizes;
 }
