@@ -134,6 +134,15 @@ TEST(what_is_read_in_the_peers_memory_goes_into_as_many_buffers_as_its_asker_has
   }
 }
 
+// A worker's first call to a peer that the test plays, over TCP and at a lane.
+struct CallToRawPeer {
+  Task worker{"worker:0"};
+  RawServer server;
+  RawLane lane;
+  const std::shared_ptr<Channel> channel = worker.engine->Connect(server.address(), "ps:0");
+  std::future<Outcome> outcome = Begin(*channel, kEcho, "");
+};
+
 // Keeps all threads of a CopyThreads busy until it is destroyed.
 class HeldThreads {
  public:
@@ -293,21 +302,18 @@ TEST(who_insists_on_memory_is_told_when_the_peer_has_none_to_read) {
 
 TEST(a_peer_whose_memory_cannot_be_read_is_one_line_in_the_log_and_sends) {
   const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  Task worker("worker:0");
-  RawServer server;
-  RawLane lane;
-  const auto channel = worker.engine->Connect(server.address(), "ps:0");
-  auto outcome = Begin(*channel, kEcho, "");
-  RawStream stream = server.AcceptAndGreet(lane.line());
-  RawStream refused = lane.AcceptAndGreet(null.get());
+  CallToRawPeer call;
+  RawStream stream = call.server.AcceptAndGreet(call.lane.line());
+  RawStream refused = call.lane.AcceptAndGreet(null.get());
   ReadFrame frame;
   CHECK(stream.Read(&frame));
   CHECK(frame.header.kind == FrameKind::kRequest);  // not kMapped
   CHECK(stream.Send(Frame(FrameKind::kReply, frame.header.request_id, 0, "", "sent")));
-  CHECK_EQ(Get(std::move(outcome)).payload, "sent");
+  CHECK_EQ(Get(std::move(call.outcome)).payload, "sent");
   CHECK(refused.ReadToEnd().empty());
-  CHECK_EQ(worker.Log().size(), 1u);
-  CHECK(Contains(worker.Log()[0], "payloads of ps:0 come by TCP, although it is on this host"));
+  CHECK_EQ(call.worker.Log().size(), 1u);
+  CHECK(
+      Contains(call.worker.Log()[0], "payloads of ps:0 come by TCP, although it is on this host"));
 }
 
 TEST(a_lane_that_is_not_on_this_host_is_not_talked_of) {
@@ -327,37 +333,29 @@ TEST(a_lane_that_is_not_on_this_host_is_not_talked_of) {
 
 TEST(a_peer_that_is_late_at_its_lane_is_waited_for) {
   const auto memory = SharedMemory::Create();
-  Task worker("worker:0");
-  RawServer server;
-  RawLane lane;
-  const auto channel = worker.engine->Connect(server.address(), "ps:0");
-  auto outcome = Begin(*channel, kEcho, "");
-  RawStream stream = server.AcceptAndGreet(lane.line());
+  CallToRawPeer call;
+  RawStream stream = call.server.AcceptAndGreet(call.lane.line());
   // A machine with more to do than it has processors takes longer than this, too.
   pollfd request{stream.fd(), POLLIN, 0};
   CHECK_EQ(::poll(&request, 1, 3000), 0);
-  RawStream late = lane.AcceptAndGreet(memory->descriptor());
+  RawStream late = call.lane.AcceptAndGreet(memory->descriptor());
   ReadFrame frame;
   do CHECK(late.Read(&frame));
   while (frame.header.kind == FrameKind::kMapped);
   CHECK(frame.header.kind == FrameKind::kRequest);
   CHECK(late.Send(Frame(FrameKind::kReply, frame.header.request_id, 0, "", "sent")));
-  CHECK_EQ(Get(std::move(outcome)).payload, "sent");
+  CHECK_EQ(Get(std::move(call.outcome)).payload, "sent");
 }
 
 TEST(a_peer_that_hangs_up_before_its_lane_is_open_is_unavailable) {
-  Task worker("worker:0");
-  RawServer server;
-  RawLane lane;
-  const auto channel = worker.engine->Connect(server.address(), "ps:0");
-  auto outcome = Begin(*channel, kEcho, "");
+  CallToRawPeer call;
   {
-    server.AcceptAndGreet(lane.line());
+    call.server.AcceptAndGreet(call.lane.line());
   }
   const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   SleepMs(50);
-  lane.AcceptAndGreet(null.get());
-  CHECK(Get(std::move(outcome)).status.code() == Code::kUnavailable);
+  call.lane.AcceptAndGreet(null.get());
+  CHECK(Get(std::move(call.outcome)).status.code() == Code::kUnavailable);
 }
 
 TEST(calls_that_were_cancelled_give_their_loans_back) {
@@ -421,14 +419,10 @@ TEST(a_loan_of_memory_that_is_not_there_ends_the_connection_and_nothing_else) {
       {1, ""},
   };
   for (const auto& lie : lies) {
-    Task worker("worker:0");
-    RawServer server;
-    RawLane lane;
-    const auto channel = worker.engine->Connect(server.address(), "ps:0");
-    auto outcome = Begin(*channel, kEcho, "");
+    CallToRawPeer call;
     {
-      server.AcceptAndGreet(lane.line());
-      RawStream stream = lane.AcceptAndGreet(memory->descriptor());
+      call.server.AcceptAndGreet(call.lane.line());
+      RawStream stream = call.lane.AcceptAndGreet(memory->descriptor());
       ReadFrame frame;
       uint64_t id = 0;
       for (bool mapped = false; id == 0 || !mapped;) {
@@ -440,19 +434,15 @@ TEST(a_loan_of_memory_that_is_not_there_ends_the_connection_and_nothing_else) {
       CHECK(stream.Read(&frame));
       CHECK(frame.header.kind == FrameKind::kGoodbye);
     }
-    CHECK(!Get(std::move(outcome)).status.ok());
+    CHECK(!Get(std::move(call.outcome)).status.ok());
   }
 }
 
 TEST(a_loan_that_ended_while_it_was_copied_is_not_taken_for_the_payload) {
-  Task worker("worker:0");
-  RawServer server;
-  RawLane lane;
+  CallToRawPeer call;
   const auto memory = SharedMemory::Create();
-  const auto channel = worker.engine->Connect(server.address(), "ps:0");
-  auto outcome = Begin(*channel, kEcho, "");
-  server.AcceptAndGreet(lane.line());
-  RawStream stream = lane.AcceptAndGreet(memory->descriptor());
+  call.server.AcceptAndGreet(call.lane.line());
+  RawStream stream = call.lane.AcceptAndGreet(memory->descriptor());
   ReadFrame frame;
   do CHECK(stream.Read(&frame));
   while (frame.header.kind != FrameKind::kRequest);
@@ -467,7 +457,7 @@ TEST(a_loan_that_ended_while_it_was_copied_is_not_taken_for_the_payload) {
   loans.ReturnAll();  // as after a lost connection
   CHECK(stream.Send(Frame(FrameKind::kReply, frame.header.request_id, pieces,
                           out.head.substr(kHeaderBytes), "", kLent)));
-  const Outcome ended = Get(std::move(outcome));
+  const Outcome ended = Get(std::move(call.outcome));
   CHECK(ended.status.code() == Code::kUnavailable);
   CHECK(Contains(ended.status.message(), "in mid-payload"));
 }

@@ -128,7 +128,8 @@ class _Owners:
 
 
 def _is_variable(op: Any) -> bool:
-    return op.type in _HANDLES or is_table(op.node_def)
+    # `node_def` makes a copy, so it is not asked of every operation of a graph.
+    return op.type in _HANDLES or ("Table" in op.type and is_table(op.node_def))
 
 
 def is_table(node: Any) -> bool:
