@@ -34,7 +34,7 @@ def test_help_lists_every_command_and_loads_none(python: Any) -> None:
         "try: main(['--help'])\n"
         "except SystemExit as stop: assert stop.code == 0\n"
         "ours = ('tensorwire.cli.', 'tensorwire.bench')\n"
-        "frame = {f'tensorwire.cli.{m}' for m in ('main', 'click_extensions', 'old_spellings')}\n"
+        "frame = {f'tensorwire.cli.{m}' for m in ('main', 'click_extensions')}\n"
         "loaded = {m for m in sys.modules if m.startswith(ours)}\n"
         "print(sorted(loaded - frame))"
     )

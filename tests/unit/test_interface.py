@@ -1,4 +1,4 @@
-"""What all commands have in common: where results go, old names of options, and options of all."""
+"""What all commands have in common: where results go, and options of all."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from tensorwire.cli import main as frame
-from tensorwire.cli import old_spellings
 from tensorwire.cli.main import main
 from tensorwire.errors import UsageError
 
@@ -48,29 +46,6 @@ def test_run_leaves_the_scripts_own_options_to_it(tensorwire: Any, tmp_path: Pat
     script.write_text("import sys; print(sys.argv[1:])")
     done = tensorwire("run", "--quiet", script, "--quiet", "--debug", "--metrics-port")
     assert done.stdout == "['--quiet', '--debug', '--metrics-port']\n", done.stderr
-
-
-@pytest.mark.parametrize("name", sorted(old_spellings._NEW))
-def test_each_old_name_has_a_new_one_that_the_command_takes(name: str) -> None:
-    command: Any = frame.cli
-    for word in name.split():
-        command = command.get_command(None, word)
-    taken = {option for parameter in command.params for option in parameter.opts}
-    for old, new in old_spellings._NEW[name].items():
-        assert new.partition("=")[0] in taken
-        assert old not in taken or "=" in new, "the old name has another meaning now"
-
-
-def test_an_old_name_works_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    given = ["--ps", "2", "--batch=8", "--strategy", "greedy", "--", "--batch", "9"]
-    assert old_spellings.replace("place", given) == [
-        *("--ps", "2", "--batch-size=8", "--placement", "greedy", "--", "--batch", "9")
-    ]
-    assert caplog.messages == [
-        "tensorwire: --batch is now --batch-size; the old name works for this version only",
-        "tensorwire: --strategy is now --placement; the old name works for this version only",
-    ]
-    assert old_spellings.replace("run", ["--batch"]) == ["--batch"]
 
 
 def test_json_is_all_that_standard_output_gets(

@@ -20,8 +20,8 @@ TEXTS = {
     "its second one, which its peers try too": "native/tensorflow/transport/data_plane.cc",
     "is none of those that tensorwire carries a plug-in for": "src/tensorwire/plugin/prebuilt.py",
     "tensorwire: building": "src/tensorwire/plugin/cache.py",
-    "grpc++: the data port of": "native/tensorflow/transport/unreachable.cc",
-    "could not be reached for": "native/tensorflow/transport/unreachable.cc",
+    "the data port of": "native/wire/src/channel.cc",
+    "could not be reached for": "native/wire/src/channel.cc",
     "of tensorwire's wire format, this is version": "native/wire/src/frame.cc",
 }
 

@@ -208,7 +208,45 @@ class RemoteEager : public EagerClient {
 
   void StreamingEnqueueAsync(bool enable_streaming, CallOptions* options,
                              const EnqueueRequest* request, EnqueueResponse* response,
-                             StatusCallback done) override;
+                             StatusCallback done) override {
+    if (Forget(*request, response, done)) return;
+    if (!enable_streaming || !allow_multiple_pending_requests()) {
+      // As in gRPC's client: without streaming, the request must have been run when this returns.
+      absl::Notification ended;
+      absl::Status outcome;
+      wire::Message message(kEagerEnqueue);
+      message.Put<uint64_t>(0);
+      Call(
+          std::move(message), options, *request, response,
+          [&](const absl::Status& status) {
+            outcome = status;
+            ended.Notify();
+          },
+          wire::RunOn::kReactor);
+      ended.WaitForNotification();
+      done(outcome);
+      return;
+    }
+    wire::Message message(kEagerEnqueue);
+    if (const absl::Status s = PutProto(*request, &message); !s.ok()) return done(s);
+    std::shared_ptr<EnqueueStream> stream;
+    const StatusCallback wrapped = Wrapped(std::move(done));
+    do {
+      std::lock_guard lock(mutex_);
+      Sender& sender = senders_[request->context_id()];
+      if (const absl::Status why = WhyUndone(*request, *sender.undone); !why.ok()) {
+        AddAll(OperationsOf(*request), why, sender.undone.get());
+        // Not in this thread: the caller may hold locks that `done` takes.
+        tensorflow::Env::Default()->SchedClosure([wrapped, why] { wrapped(why); });
+        return;
+      }
+      if (sender.stream == stream) {  // no stream yet, or the one that has just refused the request
+        sender.stream =
+            std::make_shared<EnqueueStream>(channel_, sender.id, ++sender.attempts, sender.undone);
+      }
+      stream = sender.stream;
+    } while (!stream->Send(*request, &message, response, wrapped));
+  }
 
   void RunComponentFunctionAsync(CallOptions* options,
                                  const eager::RunComponentFunctionRequest* request,
@@ -220,7 +258,21 @@ class RemoteEager : public EagerClient {
   }
 
   void CloseContextAsync(const eager::CloseContextRequest* request,
-                         eager::CloseContextResponse* response, StatusCallback done) override;
+                         eager::CloseContextResponse* response, StatusCallback done) override {
+    Sender sender{0, 0, nullptr, nullptr};
+    {
+      std::lock_guard lock(mutex_);
+      if (const auto at = senders_.find(request->context_id()); at != senders_.end()) {
+        sender = std::move(at->second);
+        senders_.erase(at);
+      }
+    }
+    if (sender.stream != nullptr) sender.stream->Close();
+    wire::Message message(kEagerCloseContext);
+    message.Put<uint64_t>(sender.id);
+    Call(std::move(message), nullptr, *request, response, std::move(done), wire::RunOn::kExecutor,
+         kCloseDeadlineMs);
+  }
 
   bool allow_multiple_pending_requests() const override {
     return grpc_->allow_multiple_pending_requests();
@@ -261,14 +313,53 @@ class RemoteEager : public EagerClient {
   // true. A function does not return before this request is answered, but it does not need the
   // task's answer. So the request is answered here, and the notice travels with the next request.
   // Nothing else tells this task that the step is over.
-  bool Forget(const EnqueueRequest& request, EnqueueResponse* response, const StatusCallback& done);
+  bool Forget(const EnqueueRequest& request, EnqueueResponse* response,
+              const StatusCallback& done) {
+    if (request.queue_size() != 1 || !request.queue(0).has_cleanup_function()) return false;
+    const int64_t step_id = request.queue(0).cleanup_function().step_id();
+    end_step_(step_id);
+    wire::Message message(kCleanupGraph);
+    message.Put<int64_t>(step_id);
+    channel_->Notify(std::move(message), /*lazy=*/true);
+    response->add_queue_response();
+    done(absl::OkStatus());
+    return true;
+  }
+
   // `options` may be null.
   void Call(wire::Message message, CallOptions* options,
             const tensorflow::protobuf::MessageLite& request,
             tensorflow::protobuf::MessageLite* response, StatusCallback done, wire::RunOn done_on,
-            int64_t deadline_ms = 0, int64_t patience_ms = 0);
+            int64_t deadline_ms = 0, int64_t patience_ms = 0) {
+    if (const absl::Status s = PutProto(request, &message); !s.ok()) return done(s);
+    auto cancellation = std::make_shared<Cancellation>(channel_, patience_ms);
+    wire::CallOptions call_options;
+    call_options.done_on = done_on;
+    call_options.deadline_ms = deadline_ms;
+    if (options != nullptr) {
+      call_options.deadline_ms = options->GetTimeout();
+      // Before Start: afterwards `options` may be gone already.
+      options->SetCancelCallback([cancellation] { cancellation->Cancel(); });
+    }
+    auto ended = [options, cancellation,
+                  done = Wrapped(std::move(done))](const absl::Status& status) {
+      if (options != nullptr) options->ClearCancelCallback();
+      // The caller itself cancelled the call, so the error is a derived one.
+      const bool is_derived = cancellation->wanted() && absl::IsCancelled(status);
+      done(is_derived ? tensorflow::StatusGroup::MakeDerived(status) : status);
+    };
+    cancellation->SetId(channel_->Start(
+        std::move(message), std::make_unique<ProtoCall>(response, std::move(ended)), call_options));
+  }
+
   // Keeps the client alive until the call has ended, and adds the task's name to errors.
-  StatusCallback Wrapped(StatusCallback done);
+  StatusCallback Wrapped(StatusCallback done) {
+    Ref();
+    return [this, done = std::move(done)](const absl::Status& status) {
+      done(status.ok() ? status : FromTask(status, target_));
+      Unref();
+    };
+  }
 
   const tensorflow::core::RefCountPtr<EagerClient> grpc_;
   const std::string target_;
@@ -278,111 +369,6 @@ class RemoteEager : public EagerClient {
   std::mutex mutex_;
   std::map<uint64_t, Sender> senders_;  // by context
 };
-
-StatusCallback RemoteEager::Wrapped(StatusCallback done) {
-  Ref();
-  return [this, done = std::move(done)](const absl::Status& status) {
-    done(status.ok() ? status : FromTask(status, target_));
-    Unref();
-  };
-}
-
-bool RemoteEager::Forget(const EnqueueRequest& request, EnqueueResponse* response,
-                         const StatusCallback& done) {
-  if (request.queue_size() != 1 || !request.queue(0).has_cleanup_function()) return false;
-  const int64_t step_id = request.queue(0).cleanup_function().step_id();
-  end_step_(step_id);
-  wire::Message message(kCleanupGraph);
-  message.Put<int64_t>(step_id);
-  channel_->Notify(std::move(message), /*lazy=*/true);
-  response->add_queue_response();
-  done(absl::OkStatus());
-  return true;
-}
-
-void RemoteEager::Call(wire::Message message, CallOptions* options,
-                       const tensorflow::protobuf::MessageLite& request,
-                       tensorflow::protobuf::MessageLite* response, StatusCallback done,
-                       wire::RunOn done_on, int64_t deadline_ms, int64_t patience_ms) {
-  if (const absl::Status s = PutProto(request, &message); !s.ok()) return done(s);
-  auto cancellation = std::make_shared<Cancellation>(channel_, patience_ms);
-  wire::CallOptions call_options;
-  call_options.done_on = done_on;
-  call_options.deadline_ms = deadline_ms;
-  if (options != nullptr) {
-    call_options.deadline_ms = options->GetTimeout();
-    // Before Start: afterwards `options` may be gone already.
-    options->SetCancelCallback([cancellation] { cancellation->Cancel(); });
-  }
-  auto ended = [options, cancellation,
-                done = Wrapped(std::move(done))](const absl::Status& status) {
-    if (options != nullptr) options->ClearCancelCallback();
-    // The caller itself cancelled the call, so the error is a derived one.
-    const bool is_derived = cancellation->wanted() && absl::IsCancelled(status);
-    done(is_derived ? tensorflow::StatusGroup::MakeDerived(status) : status);
-  };
-  cancellation->SetId(channel_->Start(
-      std::move(message), std::make_unique<ProtoCall>(response, std::move(ended)), call_options));
-}
-
-void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, CallOptions* options,
-                                        const EnqueueRequest* request, EnqueueResponse* response,
-                                        StatusCallback done) {
-  if (Forget(*request, response, done)) return;
-  if (!enable_streaming || !allow_multiple_pending_requests()) {
-    // As in gRPC's client: without streaming, the request must have been run when this returns.
-    absl::Notification ended;
-    absl::Status outcome;
-    wire::Message message(kEagerEnqueue);
-    message.Put<uint64_t>(0);
-    Call(
-        std::move(message), options, *request, response,
-        [&](const absl::Status& status) {
-          outcome = status;
-          ended.Notify();
-        },
-        wire::RunOn::kReactor);
-    ended.WaitForNotification();
-    done(outcome);
-    return;
-  }
-  wire::Message message(kEagerEnqueue);
-  if (const absl::Status s = PutProto(*request, &message); !s.ok()) return done(s);
-  std::shared_ptr<EnqueueStream> stream;
-  const StatusCallback wrapped = Wrapped(std::move(done));
-  do {
-    std::lock_guard lock(mutex_);
-    Sender& sender = senders_[request->context_id()];
-    if (const absl::Status why = WhyUndone(*request, *sender.undone); !why.ok()) {
-      AddAll(OperationsOf(*request), why, sender.undone.get());
-      // Not in this thread: the caller may hold locks that `done` takes.
-      tensorflow::Env::Default()->SchedClosure([wrapped, why] { wrapped(why); });
-      return;
-    }
-    if (sender.stream == stream) {  // no stream yet, or the one that has just refused the request
-      sender.stream =
-          std::make_shared<EnqueueStream>(channel_, sender.id, ++sender.attempts, sender.undone);
-    }
-    stream = sender.stream;
-  } while (!stream->Send(*request, &message, response, wrapped));
-}
-
-void RemoteEager::CloseContextAsync(const eager::CloseContextRequest* request,
-                                    eager::CloseContextResponse* response, StatusCallback done) {
-  Sender sender{0, 0, nullptr, nullptr};
-  {
-    std::lock_guard lock(mutex_);
-    if (const auto at = senders_.find(request->context_id()); at != senders_.end()) {
-      sender = std::move(at->second);
-      senders_.erase(at);
-    }
-  }
-  if (sender.stream != nullptr) sender.stream->Close();
-  wire::Message message(kEagerCloseContext);
-  message.Put<uint64_t>(sender.id);
-  Call(std::move(message), nullptr, *request, response, std::move(done), wire::RunOn::kExecutor,
-       kCloseDeadlineMs);
-}
 
 EagerClients::EagerClients(std::unique_ptr<eager::EagerClientCache> grpc,
                            std::map<std::string, std::shared_ptr<wire::Channel>> channels,

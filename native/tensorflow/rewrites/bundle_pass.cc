@@ -7,7 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "metrics/tensor_figures.h"
 #include "rewrites/graph_order.h"
 #include "rewrites/graph_rewrite.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -53,8 +55,11 @@ bool IsMember(const Node& node) {
       "ResourceSparseApplyAdagrad ResourceSparseApplyAdagradV2 ResourceSparseApplyFtrl "
       "ResourceSparseApplyFtrlV2 ResourceSparseApplyKerasMomentum ResourceSparseApplyMomentum "
       "Shape StridedSlice TensorwireListRows* TensorwireNarrow* TensorwirePulledIds* "
-      "TensorwireSumRows* TensorwireWiden* Unique UnsortedSegmentSum");
-  if (!names->Have(node) || !NeverWaits(node)) return false;
+      "TensorwireSumRows* Unique UnsortedSegmentSum");
+  // A user's own Cast may take long.
+  const bool is_our_cast =
+      node.type_string() == "Cast" && absl::StartsWith(node.name(), kNodePrefix);
+  if ((!names->Have(node) && !is_our_cast) || !NeverWaits(node)) return false;
   const auto is_ref = [](DataType type) { return tensorflow::IsRefType(type); };
   return std::none_of(node.input_types().begin(), node.input_types().end(), is_ref) &&
          std::none_of(node.output_types().begin(), node.output_types().end(), is_ref);

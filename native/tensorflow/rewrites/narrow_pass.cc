@@ -34,7 +34,6 @@ namespace {
 
 using Eigen::numext::bit_cast;
 using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
@@ -43,12 +42,11 @@ using tensorflow::Tensor;
 // by commas. TENSORWIRE_REWRITES has the dtype as a word, and float32=PATTERN for each pattern.
 constexpr RewriteSwitch kWireDtype{"tensorwire_wire_dtype", "wire_dtype"};
 
-// Our own operations. The first one converts floats to its attribute T, bfloat16 or half. It rounds
-// to the nearest value, to even if halfway. With attribute `by_chance` it rounds up or down by
-// chance, so that the mean of many is the float; then a finite value stays finite in bfloat16. The
-// second one converts back to floats.
+// Our own operation converts gradients to its attribute T, bfloat16 or half. It rounds up or down
+// by chance, so that the mean of many is the float; a finite value stays finite in bfloat16. All
+// other conversions are TensorFlow's own (Cast), which round to the nearest value, to even if
+// halfway.
 constexpr char kNarrowOp[] = "TensorwireNarrow_import_tensorwire_tf_in_every_task";
-constexpr char kWidenOp[] = "TensorwireWiden_import_tensorwire_tf_in_every_task";
 
 // For a whole variable with fewer floats, the conversions cost more than the saved bytes.
 constexpr int64_t kLeastFloats = 256;
@@ -298,16 +296,16 @@ class Narrower {
   absl::Status Narrow(const Crossing& crossing, bool by_chance) {
     Node*& narrow = narrowed_[{crossing.src->id(), crossing.output, by_chance}];
     if (narrow == nullptr) {
-      const std::string& device = crossing.src->assigned_device_name();
-      TF_RETURN_IF_ERROR(NewNode(graph_, "narrow", kNarrowOp, device)
-                             .Input(crossing.src, crossing.output)
-                             .Attr("T", wire_.type)
-                             .Attr("by_chance", by_chance)
-                             .Finalize(graph_, &narrow));
+      NodeBuilder builder = NewNode(graph_, "narrow", by_chance ? kNarrowOp : "Cast",
+                                    crossing.src->assigned_device_name());
+      builder.Input(crossing.src, crossing.output).Attr(by_chance ? "T" : "DstT", wire_.type);
+      TF_RETURN_IF_ERROR(builder.Finalize(graph_, &narrow));
     }
     Node* wide = nullptr;
-    TF_RETURN_IF_ERROR(
-        NewNode(graph_, "widen", kWidenOp, crossing.to).Input(narrow, 0).Finalize(graph_, &wide));
+    TF_RETURN_IF_ERROR(NewNode(graph_, "widen", "Cast", crossing.to)
+                           .Input(narrow, 0)
+                           .Attr("DstT", tensorflow::DT_FLOAT)
+                           .Finalize(graph_, &wide));
     for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, wide, 0);
     return absl::OkStatus();
   }
@@ -365,104 +363,57 @@ void RoundByChance(float value, uint32_t chance, Eigen::half* to) {
   }
 }
 
-// The number of elements that one thread takes at once.
-constexpr int64_t kPiece = 1024;
-
-// Calls `convert(begin, end)` for all pieces of a tensor, in several threads if it is large.
-template <typename Convert>
-void InPieces(OpKernelContext* ctx, int64_t elements, Convert convert) {
-  constexpr int64_t kCyclesAPiece = 2 * kPiece;
-  const auto& threads = *ctx->device()->tensorflow_cpu_worker_threads();
-  const int64_t pieces = (elements + kPiece - 1) / kPiece;
-  tensorflow::Shard(threads.num_threads, threads.workers, pieces, kCyclesAPiece,
-                    [&](int64_t first, int64_t last) {
-                      for (int64_t piece = first; piece < last; ++piece) {
-                        convert(piece * kPiece, std::min((piece + 1) * kPiece, elements));
-                      }
-                    });
-}
-
 // See kNarrowOp.
 template <typename Narrow>
 class NarrowOp : public OpKernel {
  public:
-  explicit NarrowOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("by_chance", &by_chance_));
-  }
+  using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
+    constexpr int64_t kCyclesForEach = 2 * kEach;
     const Tensor& wide = ctx->input(0);
     Tensor* narrow = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, wide.shape(), &narrow));
     const float* const from = wide.flat<float>().data();
     Narrow* const to = narrow->flat<Narrow>().data();
-    if (!by_chance_) {
-      InPieces(ctx, wide.NumElements(), [from, to](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) to[i] = static_cast<Narrow>(from[i]);
-      });
-      return;
-    }
+    const int64_t elements = wide.NumElements();
     const uint64_t call = calls_.fetch_add(1, std::memory_order_relaxed);
-    InPieces(ctx, wide.NumElements(), [this, call, from, to](int64_t begin, int64_t end) {
-      using tensorflow::random::PhiloxRandom;
-      constexpr int64_t kEach = int64_t{2} * PhiloxRandom::kResultElementCount;  // of 16 bits
-      static_assert(kPiece % kEach == 0);
+    const auto convert = [this, call, from, to, elements](int64_t first, int64_t last) {
       PhiloxRandom random(seed_, call);
-      random.Skip(static_cast<uint64_t>(begin / kEach));
-      for (int64_t i = begin; i < end; i += kEach) {
+      random.Skip(static_cast<uint64_t>(first));
+      for (int64_t i = first * kEach; i < std::min(last * kEach, elements); i += kEach) {
         const PhiloxRandom::ResultType drawn = random();
-        for (int64_t k = 0; k < std::min(kEach, end - i); ++k) {
+        for (int64_t k = 0; k < std::min(kEach, elements - i); ++k) {
           const uint32_t bits = drawn[static_cast<int>(k / 2)];
           RoundByChance(from[i + k], k % 2 == 0 ? bits & 0xFFFF : bits >> 16, &to[i + k]);
         }
       }
-    });
+    };
+    const auto& threads = *ctx->device()->tensorflow_cpu_worker_threads();
+    tensorflow::Shard(threads.num_threads, threads.workers, (elements + kEach - 1) / kEach,
+                      kCyclesForEach, convert);
   }
 
  private:
-  bool by_chance_ = false;
+  using PhiloxRandom = tensorflow::random::PhiloxRandom;
+  // What one draw is for: 16 bits each.
+  static constexpr int64_t kEach = int64_t{2} * PhiloxRandom::kResultElementCount;
+
   const uint64_t seed_ = tensorflow::random::New64();
   std::atomic<uint64_t> calls_{0};
-};
-
-// See kWidenOp.
-template <typename Narrow>
-class WidenOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    const Tensor& narrow = ctx->input(0);
-    Tensor* wide = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, narrow.shape(), &wide));
-    const Narrow* const from = narrow.flat<Narrow>().data();
-    float* const to = wide->flat<float>().data();
-    InPieces(ctx, narrow.NumElements(), [from, to](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = static_cast<float>(from[i]);
-    });
-  }
 };
 
 REGISTER_OP(kNarrowOp)
     .Input("wide: float")
     .Output("narrow: T")
     .Attr("T: {bfloat16, half}")
-    .Attr("by_chance: bool")
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
-REGISTER_OP(kWidenOp)
-    .Input("narrow: T")
-    .Output("wide: float")
-    .Attr("T: {bfloat16, half}")
-    .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
-
-#define TENSORWIRE_NARROW(type)                                                                    \
-  REGISTER_KERNEL_BUILDER(                                                                         \
-      Name(kNarrowOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("T"), NarrowOp<type>);   \
-  REGISTER_KERNEL_BUILDER(Name(kWidenOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("T"), \
-                          WidenOp<type>)
-TENSORWIRE_NARROW(Eigen::bfloat16);
-TENSORWIRE_NARROW(Eigen::half);
-#undef TENSORWIRE_NARROW
+REGISTER_KERNEL_BUILDER(
+    Name(kNarrowOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<Eigen::bfloat16>("T"),
+    NarrowOp<Eigen::bfloat16>);
+REGISTER_KERNEL_BUILDER(
+    Name(kNarrowOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<Eigen::half>("T"),
+    NarrowOp<Eigen::half>);
 
 }  // namespace
 }  // namespace tensorwire::plugin

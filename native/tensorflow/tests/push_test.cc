@@ -30,7 +30,6 @@
 namespace tensorwire::plugin {
 namespace {
 
-using Asked = StandingOrders::Asked;
 using Expected = PushInbox::Expected;
 
 const uint64_t kScope = ScopeOf("a session");
@@ -54,7 +53,7 @@ PushSteps::StepPtr Begin(PushSteps* steps, int64_t step_id, const Alive& alive,
   return steps->Begin(step_id, scope, [&alive] { return std::weak_ptr<const void>(alive); }, peers);
 }
 
-// Answers each request with the result of StandingOrders::Ask.
+// Answers each request with the result of NoteRequest.
 class ProducerHandler : public wire::Handler {
  public:
   wire::RunOn HandleOn(const wire::Request&) const override { return wire::RunOn::kReactor; }
@@ -68,8 +67,7 @@ class ProducerHandler : public wire::Handler {
     order.pusher = request.pusher();
     order.counters = &counters_;
     PushSteps::Taken taken;
-    const Asked asked =
-        StandingOrders::Ask(&steps, step_id, kScope, /*is_again=*/false, order, &taken);
+    const Asked asked = NoteRequest(&steps, step_id, kScope, /*is_again=*/false, order, &taken);
     wire::Message reply;
     reply.Put<uint64_t>(request.connection_id());
     reply.Put<uint8_t>(static_cast<uint8_t>(asked));
@@ -105,8 +103,8 @@ struct Producer {
     Tensor tensor(tensorflow::DT_FLOAT, {elements});
     tensor.flat<float>().setConstant(static_cast<float>(step_id));
     const auto step = Begin(step_id, scope);
-    const auto reserved = StandingOrders::Reserve(step.get(), kKey);
-    return reserved && StandingOrders::Push(reserved, tensor, /*is_dead=*/false);
+    const ReservedPush reserved(step.get(), kKey);
+    return reserved && reserved.Push(tensor, /*is_dead=*/false);
   }
 
   std::string address;
@@ -307,8 +305,8 @@ TEST(of_two_connections_that_ask_the_last_one_gets_the_tensor) {
   PushSteps::Taken taken;
   taken.step = producer.Begin(1);
   taken.since = 1;  // the only order has slot 0
-  CHECK(!StandingOrders::Claim(taken, one));
-  CHECK(StandingOrders::Claim(taken, two));
+  CHECK(!ClaimTensor(taken, one));
+  CHECK(ClaimTensor(taken, two));
   CHECK(first.Ask(1).what() == Asked::kGone);
 }
 
@@ -582,9 +580,9 @@ TEST(what_was_reserved_and_is_released_is_requested) {
   Pushed here;
   CHECK(consumer.Expect(2, &here) == Expected::kWait);
   const auto step = producer.Begin(2);
-  const auto reserved = StandingOrders::Reserve(step.get(), kKey);
+  const ReservedPush reserved(step.get(), kKey);
   CHECK(static_cast<bool>(reserved));
-  StandingOrders::Release(reserved);
+  reserved.Release();
   CHECK(consumer.waiter->asks.Wait());
   CHECK(consumer.Ask(2).what() == Asked::kInRendezvous);
 }
@@ -613,11 +611,11 @@ TEST(orders_end_when_the_session_is_given_another_worker_cache) {
   Pushed here;
   CHECK(consumer.Expect(2, &here) == Expected::kWait);
   const auto step = producer.Begin(2, kScope, latter);
-  CHECK(!StandingOrders::Reserve(step.get(), kKey));
+  CHECK(!ReservedPush(step.get(), kKey));
   CHECK(consumer.waiter->asks.Wait());
   CHECK(consumer.Ask(2).what() == Asked::kInRendezvous);
   const auto next = producer.Begin(3, kScope, latter);
-  CHECK(static_cast<bool>(StandingOrders::Reserve(next.get(), kKey)));
+  CHECK(static_cast<bool>(ReservedPush(next.get(), kKey)));
 }
 
 TEST(nothing_is_pushed_outside_of_steps) {

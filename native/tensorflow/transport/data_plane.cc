@@ -93,9 +93,6 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
     tensorflow::Env::Default()->SchedClosure(std::move(closure));
   };
   options.log = Log;
-  options.on_unreachable = [tasks = plane->unreachable_](const wire::Unreachable& unreachable) {
-    tasks->Warn(unreachable);
-  };
   if (PoolAllocator* const allocator = PoolAllocator::Get(); allocator != nullptr) {
     options.pool = allocator->pool();
   }
@@ -266,11 +263,16 @@ Link DataPlane::LinkTo(const std::string& task_name, const std::string& grpc_add
   Link& link = links_[task_name + "@" + address];
   if (link.channel == nullptr) {
     const bool is_mapped = data_address_.count(grpc_address) != 0;
-    std::string origin =
-        is_mapped ? "from " + map_file_ : "its gRPC port + " + std::to_string(wire::kDataPortShift);
-    if (second_port != 0) origin += "; also its second port " + std::to_string(second_port);
-    unreachable_->Add(task_name, address, grpc_address, origin);
-    link.channel = engine_->Connect(address, task_name, second_port);
+    // TensorFlow's own messages name neither the port nor what may be wrong: most often the task
+    // runs on protocol="grpc", or the map has a wrong address.
+    const std::string advice = absl::StrCat(
+        ". This port is ",
+        is_mapped ? "from " + map_file_ : absl::StrCat("its gRPC port + ", wire::kDataPortShift),
+        second_port != 0 ? absl::StrCat("; also its second port ", second_port) : "",
+        ". If its gRPC port ", grpc_address,
+        " answers: was its server started with protocol=\"grpc++\", and is this port open between "
+        "the hosts? `tensorwire check` tells");
+    link.channel = engine_->Connect(address, task_name, second_port, advice);
     link.inbox = std::make_shared<PushInbox>(&steps_);
     link.channel->SetPushReceiver(link.inbox);
   }

@@ -14,7 +14,6 @@
 #include "tensorwire/wire/engine.h"
 #include "transport/push_steps.h"
 #include "transport/route.h"
-#include "transport/unreachable.h"
 
 namespace tensorwire::plugin {
 
@@ -83,8 +82,6 @@ class DataPlane {
   PushSteps steps_;
   RecentSteps failed_steps_;
   Tables tables_;
-  // Shared with work that the engine's executor has not run yet.
-  const std::shared_ptr<UnreachableTasks> unreachable_ = std::make_shared<UnreachableTasks>();
   std::unique_ptr<wire::Engine> engine_;
 
   mutable std::mutex mutex_;

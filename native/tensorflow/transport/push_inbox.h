@@ -30,7 +30,7 @@ struct Pushed {
 // The consumer's side of standing orders. A graph asks for the same tensors in every step. The
 // first time that a session asks for a key, the key gets a number, and the request carries it as a
 // *standing order*; a producer that accepts it sends the tensors of later steps as soon as they are
-// made (StandingOrders).
+// made (ReservedPush).
 //
 // A call waits for a push only if there will be one: the producer has accepted the order over this
 // connection, and said for which steps it does not hold. Then the push arrives, or a push without a

@@ -135,7 +135,7 @@ class PushSteps {
   // Ends the sessions that TensorFlow has deleted.
   void Sweep();
 
-  // What a request with a standing order asks for; see StandingOrders.
+  // What a request with a standing order asks for; see NoteRequest.
   struct Taken {
     StepPtr step;  // null: it has ended here
     // Of the order; 0: there is none. Not the order itself, which keeps its connection.

@@ -53,12 +53,12 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
         tensorflow::DeviceNameUtils::IsSameAddressSpace(parsed.src, parsed.dst) ? nullptr : Step();
     if (step != nullptr) {
       const auto key = parsed.FullKey();
-      const auto reserved = StandingOrders::Reserve(step, {key.data(), key.size()});
+      const ReservedPush reserved(step, {key.data(), key.size()});
       if (reserved && IsOnAccelerator(reserved.device(), args.alloc_attrs, value, is_dead)) {
         CopyAndPush(reserved, parsed, args, value);
         return absl::OkStatus();
       }
-      if (reserved && StandingOrders::Push(reserved, value, is_dead)) return absl::OkStatus();
+      if (reserved && reserved.Push(value, is_dead)) return absl::OkStatus();
     }
     return BaseRemoteRendezvous::Send(parsed, args, value, is_dead);
   }
@@ -88,12 +88,11 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
 
  private:
   class RecvCall;
-  class Reply;
   using RoutePtr = std::shared_ptr<const Route>;
 
   // Pushes a tensor that is on an accelerator, or sends it if the copy to the host fails: a request
   // for it then brings the error to the consumer.
-  void CopyAndPush(const StandingOrders::Reserved& reserved, const ParsedKey& parsed,
+  void CopyAndPush(const ReservedPush& reserved, const ParsedKey& parsed,
                    const Rendezvous::Args& args, const Tensor& value);
 
   // The route of a tensor that another task makes.
@@ -179,42 +178,229 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
         done_(std::move(done)) {}
 
   // Waits for a push or sends a request. Ends the call if the step has been aborted already.
-  void Run();
+  void Run() {
+    RecvClock().Begin(began_us_);
+    route_->counters->waiting.fetch_add(1, std::memory_order_relaxed);
+    rendezvous_->Ref();
+    rendezvous_->RegisterCall(this, args_);
+    if (absl::Status s = status(); !s.ok()) return End(s, IncomingTensor());
+    Counters().recv_tensors.fetch_add(1, std::memory_order_relaxed);
+    if (!route_->order) return Ask();
+    Pushed here;
+    switch (inbox().Expect(step_id_, route_->order, shared_from_this(), &here)) {
+      case PushInbox::Expected::kHere:
+        return End(FromSource(here.status), std::move(here.tensor), here.way_us);
+      case PushInbox::Expected::kAsk:
+        Ask();
+        break;
+      case PushInbox::Expected::kWait:
+        break;
+    }
+    // If an abort has ended the call meanwhile, the call must not stay in the inbox.
+    if (!waits()) inbox().Forget(step_id_, route_->order);
+  }
 
   // --- BaseRecvTensorCall ---
   void Start(std::function<void()> /*done*/) override {}  // Run starts the call
-  void StartAbort(const absl::Status& status) override;
+  void StartAbort(const absl::Status& status) override {
+    uint64_t id = 0;
+    {
+      std::lock_guard lock(mutex_);
+      if (status_.ok()) status_ = status;
+      id = request_id_;
+    }
+    if (id != 0) channel().Cancel(id);
+    // The call may wait for a push as well. It is ended in another thread, because the aborting
+    // thread holds locks that End takes.
+    channel().RunAfter(0, [weak = weak_from_this(), status] {
+      if (const auto self = weak.lock()) self->End(status, IncomingTensor());
+    });
+  }
   absl::Status status() const override {
-    tensorflow::mutex_lock lock(mutex_);
+    std::lock_guard lock(mutex_);
     return status_;
   }
 
   // --- PushInbox::Waiter ---
-  void OnPush(Pushed pushed) override;
+  void OnPush(Pushed pushed) override {
+    uint64_t id = 0;
+    {
+      std::lock_guard lock(mutex_);
+      id = request_id_;
+    }
+    const auto channel = route_->link.channel;
+    End(FromSource(pushed.status), std::move(pushed.tensor), pushed.way_us);
+    if (id != 0) channel->Cancel(id);
+  }
   void OnLost(const absl::Status& why) override { End(FromSource(why), IncomingTensor()); }
-  void Ask() override;
+  void Ask() override {
+    if (!waits()) return;
+    wire::Message request(kRecvTensor);
+    request.Put<int64_t>(step_id_);
+    request.Put<uint64_t>(route_->order.number);
+    if (route_->order) {
+      request.Put<uint64_t>(scope_);
+      request.Put<uint8_t>(is_again_ ? 1 : 0);
+    }
+    request.AppendMetadata(key());
+    // The executor itself puts the nodes after a Recv into TensorFlow's pool.
+    wire::CallOptions options;
+    options.done_on = wire::RunOn::kReactorWhenAlone;
+    asked_us_ = wire::NowUs();
+    const uint64_t id =
+        channel().Start(std::move(request), std::make_unique<Reply>(shared_from_this()), options);
+    bool unwanted = false;
+    {
+      std::lock_guard lock(mutex_);
+      request_id_ = id;
+      unwanted = !status_.ok();
+    }
+    if (unwanted || !waits()) channel().Cancel(id);
+  }
 
   // The head of the reply has arrived. The inbox must learn what it says before it learns that the
   // connection is lost; otherwise nothing would end this call after the loss.
-  absl::Status OnHeadFromReactor(const IncomingTensor& tensor);
-  void OnReply(const absl::Status& status, IncomingTensor tensor);
+  absl::Status OnHeadFromReactor(const IncomingTensor& tensor) {
+    if (route_->order && tensor.order_accepted()) {
+      inbox().AcceptFromReactor(route_->order, tensor.numbers(), WayOf(tensor));
+    }
+    if (!tensor.was_pushed() ||
+        (route_->order && inbox().PromiseFromReactor(step_id_, route_->order))) {
+      return absl::OkStatus();
+    }
+    return absl::InternalError("grpc++: a push was announced that nobody has ordered");
+  }
+
+  void OnReply(const absl::Status& status, IncomingTensor tensor) {
+    if (status.ok() && tensor.was_pushed()) return;
+    const int64_t way_us = WayOf(tensor);
+    End(FromSource(status), std::move(tensor), way_us);
+  }
+
   // How long request and reply were on the wire, without the request's wait at the producer.
-  int64_t WayOf(const IncomingTensor& tensor) const;
+  int64_t WayOf(const IncomingTensor& tensor) const {
+    return tensor.head_us() - asked_us_ - tensor.made_us();
+  }
+
   // `status` as an error of the producer's task, which the key names.
-  absl::Status FromSource(const absl::Status& status) const;
+  absl::Status FromSource(const absl::Status& status) const {
+    if (status.ok()) return status;
+    Rendezvous::ParsedKey parsed;
+    Rendezvous::ParseKey(key(), &parsed).IgnoreError();
+    std::string task;
+    std::string device_on_task;
+    tensorflow::DeviceNameUtils::SplitDeviceName(parsed.src_device, &task, &device_on_task);
+    if (!absl::IsDataLoss(status)) return FromTask(status, task);
+    return FromTask(absl::DataLossError(std::string(status.message()) + "; it was to be " +
+                                        std::string(parsed.edge_name)),
+                    task);
+  }
+
   bool waits() const { return state_.load() == State::kWaiting; }
   // The allocator of the host memory that the tensor is received into.
-  tensorflow::Allocator* HostAllocator(uint64_t bytes) const;
+  tensorflow::Allocator* HostAllocator(uint64_t bytes) const {
+    return on_accelerator_ ? PinnedMemory(route_->device) : HostMemoryFor(bytes);
+  }
 
  private:
+  class Reply : public wire::Call {
+   public:
+    explicit Reply(std::shared_ptr<RecvCall> call) : call_(std::move(call)) {}
+    wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
+                                    std::vector<wire::MutableBuffer>* into) override {
+      if (!call_->waits()) return wire::Status(wire::Code::kCancelled, "it has come already");
+      absl::Status status =
+          tensor_.Prepare(metadata, payload_bytes, call_->HostAllocator(payload_bytes), into);
+      if (status.ok()) status = call_->OnHeadFromReactor(tensor_);
+      return ToWire(status);
+    }
+    void Done(const wire::Status& status) override {
+      call_->OnReply(FromWire(status), std::move(tensor_));
+    }
+
+   private:
+    const std::shared_ptr<RecvCall> call_;
+    IncomingTensor tensor_;
+  };
+
   // Ends the call, unless it has ended already. `way_us`: time on the wire until the head arrived.
-  void End(absl::Status status, IncomingTensor tensor, int64_t way_us = 0);
+  void End(absl::Status status, IncomingTensor incoming, int64_t way_us = 0) {
+    const auto self = shared_from_this();  // the caller may hold the last reference
+    if (state_.exchange(State::kEnding) != State::kWaiting) return;
+    // A small payload arrives with its head, when the clock was read already.
+    const bool came_at_once = status.ok() && incoming.payload_bytes() <= kSmallBytes;
+    const int64_t here_us = std::max(began_us_, came_at_once ? incoming.head_us() : wire::NowUs());
+    RecvClock().End(here_us);
+    route_->counters->waiting.fetch_sub(1, std::memory_order_relaxed);
+    if (status.ok()) {
+      const int64_t waited_us = here_us - began_us_;
+      // If the tensor was made before the call began, the call waited only for the rest of the way.
+      const int64_t wire_us =
+          std::clamp<int64_t>(way_us + here_us - incoming.head_us(), 0, waited_us);
+      route_->counters->Count(incoming.payload_bytes());
+      route_->counters->CountWait(waited_us - wire_us, wire_us);
+      if (route_->log->is_on()) {
+        route_->log->Record(step_id_, key(), static_cast<int64_t>(incoming.payload_bytes()),
+                            incoming.head_us() - std::max<int64_t>(0, way_us),
+                            came_at_once ? incoming.head_us() : here_us, waited_us);
+      }
+    }
+    if (route_->order) inbox().Forget(step_id_, route_->order);
+    // From here on, no abort reaches the call.
+    rendezvous_->DeregisterCall(this, args_);
+    if (absl::Status aborted = this->status(); !aborted.ok()) status = std::move(aborted);
+    if (!status.ok()) {
+      Finish(status, Tensor(), incoming.is_dead());
+    } else if (incoming.is_encoded() && incoming.tensor().TotalBytes() > kSmallBytes) {
+      // This thread may be a reactor, and the time for decoding grows with the tensor's size.
+      auto encoded = std::make_shared<IncomingTensor>(std::move(incoming));
+      rendezvous_->env_->compute_pool->Schedule([self, encoded] { self->Decode(*encoded); });
+    } else if (incoming.is_encoded()) {
+      Decode(incoming);
+    } else if (on_accelerator_ && !incoming.is_dead() && incoming.tensor().NumElements() > 0) {
+      CopyToDevice(incoming.tensor());
+    } else {
+      Finish(status, incoming.tensor(), incoming.is_dead());
+    }
+  }
+
   const std::string& key() const { return route_->key; }
   wire::Channel& channel() const { return *route_->link.channel; }
   PushInbox& inbox() const { return *route_->link.inbox; }
-  void Decode(const IncomingTensor& incoming);
-  void CopyToDevice(const Tensor& host);
-  void Finish(const absl::Status& status, const Tensor& tensor, bool is_dead);
+
+  void Decode(const IncomingTensor& incoming) {
+    Tensor tensor;
+    const absl::Status status = incoming.Decode(route_->device, args_.alloc_attrs, &tensor);
+    Finish(status, tensor, incoming.is_dead());
+  }
+
+  void CopyToDevice(const Tensor& host) {
+    if (args_.device_context == nullptr) {
+      return Finish(absl::InternalError("grpc++: no device context for a tensor that goes to " +
+                                        route_->device->name()),
+                    Tensor(), /*is_dead=*/false);
+    }
+    auto copy = std::make_shared<Tensor>(route_->device->GetAllocator(args_.alloc_attrs),
+                                         host.dtype(), host.shape());
+    if (!copy->IsInitialized()) {
+      return Finish(absl::ResourceExhaustedError("grpc++: no memory on " + route_->device->name() +
+                                                 " for an arriving tensor of shape " +
+                                                 host.shape().DebugString()),
+                    Tensor(), /*is_dead=*/false);
+    }
+    auto source = std::make_shared<Tensor>(host);  // stays until it has been copied
+    args_.device_context->CopyCPUTensorToDevice(
+        source.get(), route_->device, copy.get(),
+        [self = shared_from_this(), source, copy](const absl::Status& status) {
+          self->Finish(status, *copy, /*is_dead=*/false);
+        });
+  }
+
+  void Finish(const absl::Status& status, const Tensor& tensor, bool is_dead) {
+    RemoteRendezvous* const rendezvous = rendezvous_;
+    done_(status, Rendezvous::Args(), args_, tensor, is_dead);
+    rendezvous->Unref();
+  }
 
   // Valid until the call has ended: when a late reply arrives, the step and its session may be
   // gone.
@@ -231,40 +417,19 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   enum class State : uint8_t { kWaiting, kEnding };
   std::atomic<State> state_{State::kWaiting};
 
-  mutable tensorflow::mutex mutex_;
+  mutable std::mutex mutex_;
   absl::Status status_;      // why the step was aborted; takes precedence over the wire's error
   uint64_t request_id_ = 0;  // 0: none has been sent
 };
 
-class RemoteRendezvous::Reply : public wire::Call {
- public:
-  explicit Reply(std::shared_ptr<RecvCall> call) : call_(std::move(call)) {}
-  wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
-                                  std::vector<wire::MutableBuffer>* into) override {
-    if (!call_->waits()) return wire::Status(wire::Code::kCancelled, "it has come already");
-    absl::Status status =
-        tensor_.Prepare(metadata, payload_bytes, call_->HostAllocator(payload_bytes), into);
-    if (status.ok()) status = call_->OnHeadFromReactor(tensor_);
-    return ToWire(status);
-  }
-  void Done(const wire::Status& status) override {
-    call_->OnReply(FromWire(status), std::move(tensor_));
-  }
-
- private:
-  const std::shared_ptr<RecvCall> call_;
-  IncomingTensor tensor_;
-};
-
-void RemoteRendezvous::CopyAndPush(const StandingOrders::Reserved& reserved,
-                                   const ParsedKey& parsed, const Rendezvous::Args& args,
-                                   const Tensor& value) {
+void RemoteRendezvous::CopyAndPush(const ReservedPush& reserved, const ParsedKey& parsed,
+                                   const Rendezvous::Args& args, const Tensor& value) {
   Ref();
   CopyToHost(reserved.device(), args.device_context, parsed.FullKey(), value,
              [this, reserved, parsed, args, value](const absl::Status& status, const Tensor& copy) {
                const tsl::core::RefCountPtr<RemoteRendezvous> self(this);
-               if (status.ok() && StandingOrders::Push(reserved, copy, /*is_dead=*/false)) return;
-               if (!status.ok()) StandingOrders::Release(reserved);
+               if (status.ok() && reserved.Push(copy, /*is_dead=*/false)) return;
+               if (!status.ok()) reserved.Release();
                // Fails if the step has been aborted; then nobody waits for the tensor.
                BaseRemoteRendezvous::Send(parsed, args, value, /*is_dead=*/false).IgnoreError();
              });
@@ -328,190 +493,6 @@ absl::Status RemoteRendezvous::MakeRoute(const ParsedKey& parsed, Route* out) {
   TF_RETURN_IF_ERROR(session->device_mgr()->LookupDevice(parsed.dst_device, &out->device));
   out->counters = TensorFigures::Get().Of(out->key, TensorFigures::Direction::kIn);
   return absl::OkStatus();
-}
-
-void RemoteRendezvous::RecvCall::Run() {
-  RecvClock().Begin(began_us_);
-  route_->counters->waiting.fetch_add(1, std::memory_order_relaxed);
-  rendezvous_->Ref();
-  rendezvous_->RegisterCall(this, args_);
-  if (absl::Status s = status(); !s.ok()) return End(s, IncomingTensor());
-  Counters().recv_tensors.fetch_add(1, std::memory_order_relaxed);
-  if (!route_->order) return Ask();
-  Pushed here;
-  switch (inbox().Expect(step_id_, route_->order, shared_from_this(), &here)) {
-    case PushInbox::Expected::kHere:
-      return End(FromSource(here.status), std::move(here.tensor), here.way_us);
-    case PushInbox::Expected::kAsk:
-      Ask();
-      break;
-    case PushInbox::Expected::kWait:
-      break;
-  }
-  // If an abort has ended the call meanwhile, the call must not stay in the inbox.
-  if (!waits()) inbox().Forget(step_id_, route_->order);
-}
-
-void RemoteRendezvous::RecvCall::Ask() {
-  if (!waits()) return;
-  wire::Message request(kRecvTensor);
-  request.Put<int64_t>(step_id_);
-  request.Put<uint64_t>(route_->order.number);
-  if (route_->order) {
-    request.Put<uint64_t>(scope_);
-    request.Put<uint8_t>(is_again_ ? 1 : 0);
-  }
-  request.AppendMetadata(key());
-  // The executor itself puts the nodes after a Recv into TensorFlow's pool.
-  wire::CallOptions options;
-  options.done_on = wire::RunOn::kReactorWhenAlone;
-  asked_us_ = wire::NowUs();
-  const uint64_t id =
-      channel().Start(std::move(request), std::make_unique<Reply>(shared_from_this()), options);
-  bool unwanted = false;
-  {
-    tensorflow::mutex_lock lock(mutex_);
-    request_id_ = id;
-    unwanted = !status_.ok();
-  }
-  if (unwanted || !waits()) channel().Cancel(id);
-}
-
-void RemoteRendezvous::RecvCall::StartAbort(const absl::Status& status) {
-  uint64_t id = 0;
-  {
-    tensorflow::mutex_lock lock(mutex_);
-    if (status_.ok()) status_ = status;
-    id = request_id_;
-  }
-  if (id != 0) channel().Cancel(id);
-  // The call may wait for a push as well. It is ended in another thread, because the aborting
-  // thread holds locks that End takes.
-  channel().RunAfter(0, [weak = weak_from_this(), status] {
-    if (const auto self = weak.lock()) self->End(status, IncomingTensor());
-  });
-}
-
-void RemoteRendezvous::RecvCall::OnPush(Pushed pushed) {
-  uint64_t id = 0;
-  {
-    tensorflow::mutex_lock lock(mutex_);
-    id = request_id_;
-  }
-  const auto channel = route_->link.channel;
-  End(FromSource(pushed.status), std::move(pushed.tensor), pushed.way_us);
-  if (id != 0) channel->Cancel(id);
-}
-
-absl::Status RemoteRendezvous::RecvCall::OnHeadFromReactor(const IncomingTensor& tensor) {
-  if (route_->order && tensor.order_accepted()) {
-    inbox().AcceptFromReactor(route_->order, tensor.numbers(), WayOf(tensor));
-  }
-  if (!tensor.was_pushed()) return absl::OkStatus();
-  if (route_->order && inbox().PromiseFromReactor(step_id_, route_->order)) return absl::OkStatus();
-  return absl::InternalError("grpc++: a push was announced that nobody has ordered");
-}
-
-int64_t RemoteRendezvous::RecvCall::WayOf(const IncomingTensor& tensor) const {
-  return tensor.head_us() - asked_us_ - tensor.made_us();
-}
-
-void RemoteRendezvous::RecvCall::OnReply(const absl::Status& status, IncomingTensor tensor) {
-  if (status.ok() && tensor.was_pushed()) return;
-  const int64_t way_us = WayOf(tensor);
-  End(FromSource(status), std::move(tensor), way_us);
-}
-
-absl::Status RemoteRendezvous::RecvCall::FromSource(const absl::Status& status) const {
-  if (status.ok()) return status;
-  Rendezvous::ParsedKey parsed;
-  Rendezvous::ParseKey(key(), &parsed).IgnoreError();
-  std::string task;
-  std::string device_on_task;
-  tensorflow::DeviceNameUtils::SplitDeviceName(parsed.src_device, &task, &device_on_task);
-  if (!absl::IsDataLoss(status)) return FromTask(status, task);
-  return FromTask(absl::DataLossError(std::string(status.message()) + "; it was to be " +
-                                      std::string(parsed.edge_name)),
-                  task);
-}
-
-tensorflow::Allocator* RemoteRendezvous::RecvCall::HostAllocator(uint64_t bytes) const {
-  return on_accelerator_ ? PinnedMemory(route_->device) : HostMemoryFor(bytes);
-}
-
-void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incoming, int64_t way_us) {
-  const auto self = shared_from_this();  // the caller may hold the last reference
-  if (state_.exchange(State::kEnding) != State::kWaiting) return;
-  // A small payload arrives with its head, when the clock was read already.
-  const bool came_at_once = status.ok() && incoming.payload_bytes() <= kSmallBytes;
-  const int64_t here_us = std::max(began_us_, came_at_once ? incoming.head_us() : wire::NowUs());
-  RecvClock().End(here_us);
-  route_->counters->waiting.fetch_sub(1, std::memory_order_relaxed);
-  if (status.ok()) {
-    const int64_t waited_us = here_us - began_us_;
-    // If the tensor was made before the call began, the call waited only for the rest of the way.
-    const int64_t wire_us =
-        std::clamp<int64_t>(way_us + here_us - incoming.head_us(), 0, waited_us);
-    route_->counters->Count(incoming.payload_bytes());
-    route_->counters->CountWait(waited_us - wire_us, wire_us);
-    if (route_->log->is_on()) {
-      route_->log->Record(step_id_, key(), static_cast<int64_t>(incoming.payload_bytes()),
-                          incoming.head_us() - std::max<int64_t>(0, way_us),
-                          came_at_once ? incoming.head_us() : here_us, waited_us);
-    }
-  }
-  if (route_->order) inbox().Forget(step_id_, route_->order);
-  // From here on, no abort reaches the call.
-  rendezvous_->DeregisterCall(this, args_);
-  if (absl::Status aborted = this->status(); !aborted.ok()) status = std::move(aborted);
-  if (!status.ok()) {
-    Finish(status, Tensor(), incoming.is_dead());
-  } else if (incoming.is_encoded() && incoming.tensor().TotalBytes() > kSmallBytes) {
-    // This thread may be a reactor, and the time for decoding grows with the tensor's size.
-    auto encoded = std::make_shared<IncomingTensor>(std::move(incoming));
-    rendezvous_->env_->compute_pool->Schedule([self, encoded] { self->Decode(*encoded); });
-  } else if (incoming.is_encoded()) {
-    Decode(incoming);
-  } else if (on_accelerator_ && !incoming.is_dead() && incoming.tensor().NumElements() > 0) {
-    CopyToDevice(incoming.tensor());
-  } else {
-    Finish(status, incoming.tensor(), incoming.is_dead());
-  }
-}
-
-void RemoteRendezvous::RecvCall::Decode(const IncomingTensor& incoming) {
-  Tensor tensor;
-  const absl::Status status = incoming.Decode(route_->device, args_.alloc_attrs, &tensor);
-  Finish(status, tensor, incoming.is_dead());
-}
-
-void RemoteRendezvous::RecvCall::CopyToDevice(const Tensor& host) {
-  if (args_.device_context == nullptr) {
-    return Finish(absl::InternalError("grpc++: no device context for a tensor that goes to " +
-                                      route_->device->name()),
-                  Tensor(), /*is_dead=*/false);
-  }
-  auto copy = std::make_shared<Tensor>(route_->device->GetAllocator(args_.alloc_attrs),
-                                       host.dtype(), host.shape());
-  if (!copy->IsInitialized()) {
-    return Finish(absl::ResourceExhaustedError("grpc++: no memory on " + route_->device->name() +
-                                               " for an arriving tensor of shape " +
-                                               host.shape().DebugString()),
-                  Tensor(), /*is_dead=*/false);
-  }
-  auto source = std::make_shared<Tensor>(host);  // stays until it has been copied
-  args_.device_context->CopyCPUTensorToDevice(
-      source.get(), route_->device, copy.get(),
-      [self = shared_from_this(), source, copy](const absl::Status& status) {
-        self->Finish(status, *copy, /*is_dead=*/false);
-      });
-}
-
-void RemoteRendezvous::RecvCall::Finish(const absl::Status& status, const Tensor& tensor,
-                                        bool is_dead) {
-  RemoteRendezvous* const rendezvous = rendezvous_;
-  done_(status, Rendezvous::Args(), args_, tensor, is_dead);
-  rendezvous->Unref();
 }
 
 }  // namespace

@@ -16,9 +16,8 @@ PushStep::Slot& SlotOf(PushStep* step, uint32_t slot) {
 
 }  // namespace
 
-StandingOrders::Asked StandingOrders::Ask(PushSteps* steps, int64_t step_id, uint64_t scope,
-                                          bool is_again, const Order& order,
-                                          PushSteps::Taken* taken) {
+Asked NoteRequest(PushSteps* steps, int64_t step_id, uint64_t scope, bool is_again,
+                  const Order& order, PushSteps::Taken* taken) {
   if (step_id == kNoStep || order.number == 0) return Asked::kInRendezvous;
   // Before the note: a tensor that is pushed in between is noted as sent.
   *taken = steps->Take(step_id, scope, is_again, order);
@@ -32,7 +31,7 @@ StandingOrders::Asked StandingOrders::Ask(PushSteps* steps, int64_t step_id, uin
   return Asked::kInRendezvous;
 }
 
-bool StandingOrders::Claim(const PushSteps::Taken& taken, uint64_t connection_id) {
+bool ClaimTensor(const PushSteps::Taken& taken, uint64_t connection_id) {
   if (taken.since == 0) return true;
   std::lock_guard lock(taken.step->mutex);
   PushStep::Slot& slot = SlotOf(taken.step.get(), taken.slot);
@@ -41,50 +40,42 @@ bool StandingOrders::Claim(const PushSteps::Taken& taken, uint64_t connection_id
   return true;
 }
 
-StandingOrders::Reserved StandingOrders::Reserve(PushStep* step, std::string_view key) {
-  Reserved reserved;
+ReservedPush::ReservedPush(PushStep* step, std::string_view key) : step_(step) {
   const KeyTable<Order>& orders = step->session->orders;
-  if (orders.empty()) return reserved;
+  if (orders.empty()) return;
   std::shared_ptr<const Order> order = orders.Find(key);
-  if (order == nullptr || order->since > step->begun.load(std::memory_order_relaxed)) {
-    return reserved;
-  }
+  if (order == nullptr || order->since > step->begun.load(std::memory_order_relaxed)) return;
   const bool is_pushed = !step->is_again && order->pusher.IsTaken();
   {
     std::lock_guard lock(step->mutex);
     PushStep::Slot& slot = SlotOf(step, order->slot);
-    if (slot.connection_id != 0) return reserved;
+    if (slot.connection_id != 0) return;
     if (is_pushed) slot = {order->pusher.connection_id(), /*is_sent=*/true};
   }
-  if (!is_pushed) {
+  if (is_pushed) {
+    order_ = std::move(order);
+  } else {
     order->pusher.Push(order->number, Declined(step->id));
-    return reserved;
   }
-  reserved.step_ = step;
-  reserved.order_ = std::move(order);
-  return reserved;
 }
 
-bool StandingOrders::Push(const Reserved& reserved, const tensorflow::Tensor& tensor,
-                          bool is_dead) {
-  const Order& order = *reserved.order_;
+bool ReservedPush::Push(const tensorflow::Tensor& tensor, bool is_dead) const {
   wire::Message message;
-  message.Put<int64_t>(reserved.step_->id);
+  message.Put<int64_t>(step_->id);
   EncodeTensor(tensor, is_dead ? kDead : 0, static_cast<uint32_t>(wire::NowUs()), &message);
   // Before it goes: who has the tensor may look at this task's figures.
-  order.counters->Count(message.payload_bytes());
-  if (order.pusher.Push(order.number, std::move(message))) return true;
-  Release(reserved);  // the connection has ended just now
+  order_->counters->Count(message.payload_bytes());
+  if (order_->pusher.Push(order_->number, std::move(message))) return true;
+  Release();  // the connection has ended just now
   return false;
 }
 
-void StandingOrders::Release(const Reserved& reserved) {
-  const Order& order = *reserved.order_;
+void ReservedPush::Release() const {
   {
-    std::lock_guard lock(reserved.step_->mutex);
-    SlotOf(reserved.step_, order.slot) = PushStep::Slot();
+    std::lock_guard lock(step_->mutex);
+    SlotOf(step_, order_->slot) = PushStep::Slot();
   }
-  order.pusher.Push(order.number, Declined(reserved.step_->id));
+  order_->pusher.Push(order_->number, Declined(step_->id));
 }
 
 }  // namespace tensorwire::plugin

@@ -86,7 +86,7 @@ class TensorRequest : public std::enable_shared_from_this<TensorRequest> {
       if (is_wanted) asker.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
       return;
     }
-    if (!is_wanted || !StandingOrders::Claim(taken_, connection_id_)) {
+    if (!is_wanted || !ClaimTensor(taken_, connection_id_)) {
       PutBack(send_args, value, is_dead);
       if (!is_wanted) return;
       asker.Fail(
@@ -182,18 +182,18 @@ void ServeTensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Requ
   order.counters = TensorFigures::Get().Of(order.key, TensorFigures::Direction::kOut);
   order.pusher = request.pusher();
   PushSteps::Taken taken;
-  switch (StandingOrders::Ask(plane->steps(), step_id, scope, is_again != 0, order, &taken)) {
-    case StandingOrders::Asked::kInRendezvous:
+  switch (NoteRequest(plane->steps(), step_id, scope, is_again != 0, order, &taken)) {
+    case Asked::kInRendezvous:
       break;
-    case StandingOrders::Asked::kOnItsWay:
+    case Asked::kOnItsWay:
       request.Reply(Encode(Tensor(), kDead | kPushed, /*waited_us=*/0, taken));
       return;
-    case StandingOrders::Asked::kGone:
+    case Asked::kGone:
       request.Fail(ToWire(absl::UnavailableError(
           "grpc++: the tensor was sent over another connection of the task that requests it; the "
           "step has to be run again")));
       return;
-    case StandingOrders::Asked::kEnded:
+    case Asked::kEnded:
       request.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(
           absl::AbortedError("grpc++: the step has ended on the task that makes the tensor"))));
       return;

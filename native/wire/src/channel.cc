@@ -7,20 +7,21 @@
 namespace tensorwire::wire {
 namespace {
 
-// EngineOptions::on_unreachable is called again after kTellAgainMs. If the last failure was longer
-// ago than kForgetFailureMs, a new one counts as the first.
+// An unreachable peer is logged again after kTellAgainMs. If the last failure was longer ago than
+// kForgetFailureMs, a new one counts as the first.
 constexpr int64_t kTellAgainMs = 60'000;
 constexpr int64_t kForgetFailureMs = 300'000;
 
 }  // namespace
 
 ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, size_t number, std::string address,
-                         std::string peer_name, int streams, int second_port)
+                         std::string peer_name, int streams, int second_port, std::string advice)
     : context_(std::move(context)),
       reactor_(context_->ReactorFor(number)),
       address_(std::move(address)),
       peer_name_(std::move(peer_name)),
       second_port_(second_port),
+      advice_(std::move(advice)),
       number_(number),
       streams_(streams) {}
 
@@ -346,14 +347,14 @@ void ChannelImpl::NoteFailureFromReactor(const Status& why) {
     told_ms_ = 0;
   }
   failed_ms_ = now_ms;
-  const EngineOptions& options = context_->options;
   const int64_t for_ms = now_ms - failing_since_ms_;
   const bool told = told_ms_ != 0 && now_ms - told_ms_ < kTellAgainMs;
-  if (!options.on_unreachable || for_ms < options.unreachable_after_ms || told) return;
+  if (for_ms < context_->options.unreachable_after_ms || told) return;
   told_ms_ = now_ms;
-  options.blocking_executor(
-      [tell = options.on_unreachable,
-       what = Unreachable{peer_name_, address_, for_ms, why.message()}] { tell(what); });
+  context_->Log(LogLevel::kWarning, "the data port of " + peer_name_ + " at " + address_ +
+                                        " could not be reached for " +
+                                        std::to_string(for_ms / 1000) + " s: " + why.message() +
+                                        advice_);
 }
 
 void ChannelImpl::FailAllFromReactor(const Status& why) {

@@ -30,10 +30,10 @@ namespace tensorwire::wire {
 class ChannelImpl : public Channel, public std::enable_shared_from_this<ChannelImpl> {
  public:
   // `number`: of its reactor. `streams`: the number of connections over which a large payload comes
-  // in; at least 1. The further streams are on the following reactors. `second_port`: see
+  // in; at least 1. The further streams are on the following reactors. `second_port`, `advice`: see
   // Engine::Connect.
   ChannelImpl(std::shared_ptr<Context> context, size_t number, std::string address,
-              std::string peer_name, int streams, int second_port = 0);
+              std::string peer_name, int streams, int second_port = 0, std::string advice = "");
   ~ChannelImpl() override;
 
   uint64_t Start(Message request, std::unique_ptr<Call> call, const CallOptions& options) override;
@@ -91,6 +91,7 @@ class ChannelImpl : public Channel, public std::enable_shared_from_this<ChannelI
   const std::string address_;
   const std::string peer_name_;
   const int second_port_;  // 0: there is none
+  const std::string advice_;
   const size_t number_;
   const int streams_;
   std::shared_ptr<PushReceiver> push_receiver_;
@@ -110,7 +111,7 @@ class ChannelImpl : public Channel, public std::enable_shared_from_this<ChannelI
   std::shared_ptr<Attempt> attempt_;  // kConnecting only
   int64_t failed_ms_ = 0;             // when the last attempt failed
   int64_t failing_since_ms_ = 0;      // when the first attempt since a success failed; 0: none
-  int64_t told_ms_ = 0;  // when `on_unreachable` was last called; 0: not since the last success
+  int64_t told_ms_ = 0;               // when that was last logged; 0: not since the last success
   Reactor::Timer deadline_timer_;
 };
 

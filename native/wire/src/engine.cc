@@ -100,9 +100,9 @@ class EngineImpl final : public Engine {
   }
 
   std::shared_ptr<Channel> Connect(const std::string& address, const std::string& peer_name,
-                                   int second_port) override {
+                                   int second_port, const std::string& advice) override {
     auto channel = std::make_shared<ChannelImpl>(context_, context_->NextChannel(), address,
-                                                 peer_name, Streams(), second_port);
+                                                 peer_name, Streams(), second_port, advice);
     std::lock_guard lock(mutex_);
     if (stopped_) {
       channel->Stop();

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from tensorwire.cli import old_spellings
 from tensorwire.errors import UsageError
 from tensorwire.options import Option, options
 
@@ -59,9 +58,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self._lazy and (alike := get_close_matches(args[0], self._lazy, n=1)):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {alike[0]!r}?")
-        name, command, rest = super().resolve_command(ctx, args)
-        path = " ".join([*ctx.command_path.split()[1:], name or ""])
-        return name, command, old_spellings.replace(path, rest)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -480,7 +480,8 @@ def test_a_task_that_is_up_and_cannot_be_reached_is_named_once(
     with pytest.raises((tf.errors.UnavailableError, tf.errors.AbortedError)):
         pair.run(build)
     (warning,) = warnings()
-    assert f"the data port of /job:ps/replica:0/task:0 at {data_address} ({origin})" in warning
-    assert f"Connection refused. Its gRPC port {ps_address} answers." in warning
+    assert f"the data port of /job:ps/replica:0/task:0 at {data_address} could not be" in warning
+    assert f"Connection refused. This port is {origin}" in warning
+    assert f"If its gRPC port {ps_address} answers:" in warning
     assert 'started with protocol="grpc++"' in warning
     assert worker_address not in warning

@@ -251,9 +251,10 @@ class TENSORWIRE_API Engine {
   // A channel to the task `peer_name` at `address` ("host:port"). It connects at its first call,
   // and again at the next call after the connection was lost or could not be made. The connection
   // lives as long as the engine, so keep the channel. `second_port`: another port of the same host,
-  // which is tried if the task is not at `address` (SecondDataPort); 0: none.
+  // which is tried if the task is not at `address` (SecondDataPort); 0: none. `advice`: for the
+  // log, after "the data port of … could not be reached for 5 s: …".
   virtual std::shared_ptr<Channel> Connect(const std::string& address, const std::string& peer_name,
-                                           int second_port = 0) = 0;
+                                           int second_port = 0, const std::string& advice = "") = 0;
 
   // Runs a short closure on one of the reactors, `delay_ms` from now; not after Stop.
   virtual void RunAfter(int delay_ms, std::function<void()> closure) = 0;

@@ -21,14 +21,6 @@ class BufferPool;
 
 enum class LogLevel { kInfo, kWarning, kError };
 
-// A peer to which no connection could be made for some time.
-struct Unreachable {
-  std::string peer;     // as it was given to Engine::Connect
-  std::string address;  // likewise
-  int64_t for_ms = 0;
-  std::string why;  // the reason of the last failed attempt
-};
-
 struct EngineOptions {
   // This process's name for its peers, e.g. "/job:ps/replica:0/task:0". Shown in messages, and
   // checked: a client names the peer that it wants, and a server with another name refuses it.
@@ -77,9 +69,8 @@ struct EngineOptions {
   // Like `executor`, for what may block for seconds: asking the name service. Null: `executor`.
   std::function<void(std::function<void()>)> blocking_executor;
 
-  // Called if a peer could not be reached for `unreachable_after_ms`, and again each minute in
-  // which calls to it fail. Runs on `blocking_executor`. May be null.
-  std::function<void(const Unreachable&)> on_unreachable;
+  // A peer that could not be reached for so long is logged, and again each minute in which calls to
+  // it fail.
   int unreachable_after_ms = 5000;
 
   // Logs one line for the user. Called from any thread.
