@@ -299,7 +299,7 @@ def task() -> Iterator[str]:
 
 
 def test_a_task_of_this_host_is_found_by_itself(tensorwire: Any, task: str) -> None:
-    done = tensorwire("top", "--once", "--json", "--interval", "0.2")
+    done = tensorwire("top", "--once", "--output", "json", "--interval", "0.2")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     (found,) = record["tasks"]
