@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -103,9 +102,8 @@ absl::Status WithAdvice(const absl::Status& status, int grpc_port) {
 
 // Makes the devices of a task as TensorFlow would, but with CPU devices that allocate from the
 // PoolAllocator. So a peer on this host can read their tensors, and the next step finds the pages
-// mapped. If the task has devices other than plain CPUs, none uses the pool: an accelerator's host
-// memory has to be pinned. Null if the pool is not shared; then TensorFlow makes the devices
-// itself.
+// mapped. If the task has other devices than CPUs, none uses the pool: an accelerator's host memory
+// has to be pinned. Null if the pool is not shared; then TensorFlow makes the devices itself.
 absl::Status MakePooledCpuDevices(const tensorflow::ServerDef& server_def,
                                   std::unique_ptr<tensorflow::DeviceMgr>* out) {
   PoolAllocator* const allocator = PoolAllocator::Get();
@@ -119,11 +117,13 @@ absl::Status MakePooledCpuDevices(const tensorflow::ServerDef& server_def,
                              "/task:" + std::to_string(server_def.task_index());
   std::vector<std::unique_ptr<tensorflow::Device>> devices;
   TF_RETURN_IF_ERROR(tensorflow::DeviceFactory::AddDevices(options, prefix, &devices));
-  auto is_plain = [](const std::unique_ptr<tensorflow::Device>& device) {
-    const tensorflow::Device& made = *device;
-    return typeid(made) == typeid(tensorflow::ThreadPoolDevice);
+  // The package `tensorflow`, which can use GPUs, has a subclass for CPUs; without a GPU it adds
+  // nothing.
+  const auto is_cpu = [](const std::unique_ptr<tensorflow::Device>& device) {
+    return device->device_type() == tensorflow::DEVICE_CPU &&
+           dynamic_cast<const tensorflow::ThreadPoolDevice*>(device.get()) != nullptr;
   };
-  if (std::all_of(devices.begin(), devices.end(), is_plain)) {
+  if (std::all_of(devices.begin(), devices.end(), is_cpu)) {
     for (auto& device : devices) {
       device = std::make_unique<tensorflow::ThreadPoolDevice>(
           options, device->name(), tensorflow::Bytes(device->attributes().memory_limit()),
