@@ -25,7 +25,8 @@ from local_kubernetes import (
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
     try:
-        plane = ControlPlane(Pace(lost_after_s=20, evict_after_s=2))
+        # 40 keepers in one process keep the heartbeats of their nodes waiting.
+        plane = ControlPlane(Pace(lost_after_s=40, evict_after_s=2))
     except NoControlPlane as error:
         pytest.skip(str(error))
     with plane:
