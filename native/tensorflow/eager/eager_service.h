@@ -8,11 +8,10 @@
 #include <unordered_set>
 #include <utility>
 
+#include "calls/blocking_threads.h"
 #include "calls/cancellation.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
-#include "tensorflow/core/platform/env.h"
-#include "tensorflow/core/platform/unbounded_work_queue.h"
 #include "tensorwire/wire/engine.h"
 
 namespace tensorflow::eager {
@@ -58,9 +57,7 @@ class EagerService {
   std::unordered_set<std::string> ready_functions_;  // that have run here, by context and name
   std::map<Sender, std::shared_ptr<Stream>> streams_;
 
-  // An operation may wait for one that arrives later in another request, so the number of threads
-  // is not bounded. Waits for its threads when it is destroyed.
-  tensorflow::UnboundedWorkQueue threads_{tensorflow::Env::Default(), "wire-blocking"};
+  BlockingThreads threads_;  // an operation may wait for one that arrives later in another request
 };
 
 }  // namespace tensorwire::plugin
