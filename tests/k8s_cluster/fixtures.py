@@ -25,8 +25,7 @@ from local_kubernetes import (
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
     try:
-        # 40 keepers in one process keep the heartbeats of their nodes waiting.
-        plane = ControlPlane(Pace(lost_after_s=40, evict_after_s=2))
+        plane = ControlPlane(Pace(evict_after_s=2))
     except NoControlPlane as error:
         pytest.skip(str(error))
     with plane:
