@@ -258,6 +258,7 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
     if (unwanted || !waits()) channel().Cancel(id);
   }
 
+ private:
   // The head of the reply has arrived. The inbox must learn what it says before it learns that the
   // connection is lost; otherwise nothing would end this call after the loss.
   absl::Status OnHeadFromReactor(const IncomingTensor& tensor) {
@@ -302,7 +303,6 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
     return on_accelerator_ ? PinnedMemory(route_->device) : HostMemoryFor(bytes);
   }
 
- private:
   class Reply : public wire::Call {
    public:
     explicit Reply(std::shared_ptr<RecvCall> call) : call_(std::move(call)) {}
