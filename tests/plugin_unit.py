@@ -94,12 +94,14 @@ def build_unit(
 def build_engine(library: Path, command: Sequence[str], flags: Sequence[str]) -> None:
     """Compiles the engine as a library from the sources of this tree."""
     wire = NATIVE / "wire"
+    unit = library.with_suffix(".unit.cc")
+    sources = sorted((wire / "src").glob("*.cc"))
+    unit.write_text("".join(f'#include "{file}"\n' for file in sources))
     _compile(
         [
             *(*command, "-std=c++20", *flags, "-w", "-pthread", "-shared", "-fPIC"),
             *("-DTENSORWIRE_BUILDING", f"-I{wire / 'include'}", f"-I{wire / 'src'}"),
-            *map(str, sorted((wire / "src").glob("*.cc"))),
-            *("-ldl", "-o", library.name),
+            *(unit.name, "-ldl", "-o", library.name),
         ],
         library.parent,
     )

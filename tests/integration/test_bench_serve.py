@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from command_line import run_in_process
 from tensorwire.bench.experiments import serve
 
-COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "serve"]
 RESULT_FIELDS = [
     "protocol",
     "clients",
@@ -35,17 +33,14 @@ RESULT_FIELDS = [
 
 
 @pytest.mark.newest
-def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
+def test_the_record_has_both_protocols_and_their_ratio(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, page = tmp_path / "serve.json", tmp_path / "serve.html"
     arguments = ["--clients", "8", "--requests", "2000", "--rounds", "2", "--payload", "skewed"]
-    done = subprocess.run(
-        [*COMMAND, *arguments, "--json", str(path), "--report", str(page)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr
+    run = run_in_process(capsys, "bench", "serve")
+    done = run(*arguments, "--json", path, "--report", page)
+    assert done.status == 0, done.err
     record: dict[str, Any] = json.loads(path.read_text())
     assert record["command"] == "bench serve"
     assert [result["protocol"] for result in record["results"]] == ["grpc", "grpc++"]
@@ -67,7 +62,7 @@ def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
         assert result["connect_s"] > 0
         assert 0 < result["disconnect_s"] < 30
     assert list(record["ratios"]) == ["grpc++/grpc"]
-    assert "One ps, 8 clients" in done.stdout
+    assert "One ps, 8 clients" in done.out
     assert "Requests a second" in page.read_text()
 
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from command_line import run_in_process
+
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
-COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "strategy"]
 RESULT_FIELDS = ["protocol", "case", "data_mb", "iters", "functions_per_s", "step_ms"]
 
 
 @pytest.mark.newest
-def test_functions_are_measured_on_both_protocols(tmp_path: Path) -> None:
+def test_functions_are_measured_on_both_protocols(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "r.json"
-    arguments = ["--iters", "12", "--rounds", "2", "--json", str(path)]
-    done = subprocess.run(
-        [*COMMAND, *arguments], check=False, capture_output=True, text=True, timeout=250
-    )
-    assert done.returncode == 0, done.stderr
+    run = run_in_process(capsys, "bench", "strategy")
+    done = run("--iters", "12", "--rounds", "2", "--json", path)
+    assert done.status == 0, done.err
     record = json.loads(path.read_text())
     assert record["command"] == "bench strategy"
     assert [(r["protocol"], r["case"], r["data_mb"]) for r in record["results"]] == [
@@ -38,4 +37,4 @@ def test_functions_are_measured_on_both_protocols(tmp_path: Path) -> None:
         assert 0 < step["min"] <= step["p50"] <= step["p90"]
         assert result["functions_per_s"] == pytest.approx(1e3 / step["p50"], rel=0.5)
     assert set(record["ratios"]) == {"grpc++/grpc read", "grpc++/grpc tiny"}
-    assert "Functions that a ParameterServerStrategy schedules" in done.stdout
+    assert "Functions that a ParameterServerStrategy schedules" in done.out

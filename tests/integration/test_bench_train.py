@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from command_line import run_in_process
 from kernel import counts_bytes
 
 pytest.importorskip("tensorflow")
 
-
-COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "train"]
 RESULT_FIELDS = [
     "protocol",
     "tensor_fuse",
@@ -36,21 +33,16 @@ RESULT_FIELDS = [
 
 @pytest.mark.newest
 def test_the_wide_model_is_trained_as_it_is_fused_and_with_all_exact_rewrites(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     json_path, page = tmp_path / "train.json", tmp_path / "train.html"
     size = ["--ps=1", "--workers=1", "--batch-size=64", "--steps=60", "--rounds=2"]
     sides = ["--protocols=grpc++", "--rewrites=tensor_fuse,exact_rewrites"]
 
-    done = subprocess.run(
-        [*COMMAND, "--model=ctr", *size, *sides, f"--json={json_path}", f"--report={page}"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    run = run_in_process(capsys, "bench", "train")
+    done = run("--model=ctr", *size, *sides, f"--json={json_path}", f"--report={page}")
 
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
     record = json.loads(json_path.read_text())
     assert record["command"] == "bench train"
     single, fused, exact = record["results"]
@@ -80,5 +72,5 @@ def test_the_wide_model_is_trained_as_it_is_fused_and_with_all_exact_rewrites(
         "grpc++ exact/grpc++",
         "grpc++ exact/grpc++ fused",
     }
-    assert "grpc++ fused" in done.stdout
+    assert "grpc++ fused" in done.out
     assert "Messages a step" in page.read_text()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from command_line import run_in_process
 from tensorwire.bench.lab.ports import PortLease
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "transfer"]
@@ -69,10 +70,14 @@ def hosts() -> Iterator[list[str]]:
 
 
 @pytest.mark.core
-def test_both_protocols_and_the_ceilings_in_one_call(tmp_path: Path) -> None:
+def test_both_protocols_and_the_ceilings_in_one_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "record.json"
-    done = bench("--data-mb", "2", "--iters", "7", "--rounds", "3", "--json", str(path))
-    record = load(path, done)
+    run = run_in_process(capsys, "bench", "transfer")
+    done = run("--data-mb", "2", "--iters", "7", "--rounds", "3", "--json", path)
+    assert done.status == 0, done.err
+    record = json.loads(path.read_text())
     assert list(record) == RECORD_FIELDS
     assert record["command"] == "bench transfer"
     assert re.fullmatch(r"2\.\d+\.\d+.*", record["tensorflow"])
@@ -86,11 +91,11 @@ def test_both_protocols_and_the_ceilings_in_one_call(tmp_path: Path) -> None:
     assert set(record["intervals"]) == set(record["ratios"])
     assert set(record["ceilings"]) == {"tcp", "memcpy"}
     assert set(record["noise"]["scatter"]) == {"grpc", "grpc++", "tcp", "memcpy"}
-    assert all(text in done.stdout for text in ("grpc++", "tcp (raw)", "memcpy (raw)"))
+    assert all(text in done.out for text in ("grpc++", "tcp (raw)", "memcpy (raw)"))
     assert record["transports"]["grpc"] == "TCP"
     assert record["transports"]["grpc++"].startswith("shared memory")
-    assert "transport: grpc TCP; grpc++ shared memory" in " ".join(done.stdout.split())
-    said = done.stderr.splitlines()
+    assert "transport: grpc TCP; grpc++ shared memory" in " ".join(done.out.split())
+    said = done.err.splitlines()
     assert said[0] == "bench transfer"
     assert said[-1] == "measuring"
     assert len(set(said)) == len(said)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import run_in_process
 from kernel import counts_bytes
 from tensorwire.bench.lab import cleanup_process
 
@@ -55,22 +56,22 @@ def environment(token: str, temporary: Path) -> dict[str, str]:
 
 
 @pytest.mark.newest
-def test_short_run_trains_on_both_protocols_and_writes_the_record(tmp_path: Path) -> None:
+def test_short_run_trains_on_both_protocols_and_writes_the_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     mark = uuid.uuid4().hex
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     record_path = tmp_path / "demo.json"
 
-    done = subprocess.run(
-        [*DEMO, "--rewrites", "none", "--steps=200", "--rounds=3", f"--json={record_path}"],
-        env=environment(mark, temporary),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    for name, value in ((cleanup_process.TOKEN_VARIABLE, mark), ("TMPDIR", str(temporary))):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tempfile.tempdir", None)
 
-    assert done.returncode == 0, done.stderr
+    sizes = ["--steps=200", "--rounds=2", f"--json={record_path}"]
+    done = run_in_process(capsys, "demo")("--rewrites", "none", *sizes)
+
+    assert done.status == 0, done.err
     record = json.loads(record_path.read_text())
     assert record["command"] == "demo"
     assert {"version", "tensorflow", "host", "results", "ratios"} <= record.keys()
@@ -90,8 +91,8 @@ def test_short_run_trains_on_both_protocols_and_writes_the_record(tmp_path: Path
     assert 0.95 < grpcpp["rpcs_per_step"] / grpc["rpcs_per_step"] < 2.05
     assert grpcpp["auc"] == pytest.approx(grpc["auc"], abs=0.02)
     assert record["ratios"]["grpc++/grpc"] > 0
-    assert re.search(r"grpc\+\+ \S.* times \(.+ to .+\) as fast as grpc", done.stdout)
-    assert "grpc++: train" in done.stderr  # live progress
+    assert re.search(r"grpc\+\+ \S.* times \(.+ to .+\) as fast as grpc", done.out)
+    assert "grpc++: train" in done.err  # live progress
     assert wait_until_gone(mark) == []
     assert list(temporary.glob("tensorwire-*")) == []
 

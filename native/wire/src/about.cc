@@ -25,8 +25,8 @@ namespace {
 
 constexpr int kQuestions = 5;
 constexpr int kConnectMs = 3000;  // longer than the attempt on the second port
-constexpr size_t kPieceBytes = 1 << 20;
-constexpr size_t kMostPieces = 256;
+constexpr size_t kRatePieceBytes = 1 << 20;
+constexpr size_t kMostRatePieces = 256;
 
 int64_t UnixUs() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -112,8 +112,8 @@ std::future<Answer> Ask(Channel* channel, int64_t give_up_ms,
 
 // Doubles the number of pieces until sending them takes long enough to compute a rate.
 Status MeasureRate(Channel* channel, int rate_ms, int64_t give_up_ms, Reached* out) {
-  const auto piece = std::make_shared<const std::string>(kPieceBytes, '\0');
-  for (size_t pieces = 1; pieces <= kMostPieces; pieces *= 2) {
+  const auto piece = std::make_shared<const std::string>(kRatePieceBytes, '\0');
+  for (size_t pieces = 1; pieces <= kMostRatePieces; pieces *= 2) {
     const int64_t began_us = NowUs();
     std::vector<std::future<Answer>> answers;
     answers.reserve(pieces);
@@ -122,7 +122,7 @@ Status MeasureRate(Channel* channel, int rate_ms, int64_t give_up_ms, Reached* o
       if (Status s = answer.get().status; !s.ok()) return s;
     }
     const double took_s = static_cast<double>(NowUs() - began_us) * 1e-6;
-    out->bytes_per_s = static_cast<double>(pieces * kPieceBytes) / took_s;
+    out->bytes_per_s = static_cast<double>(pieces * kRatePieceBytes) / took_s;
     if (took_s * 2e3 >= rate_ms) return Status();  // the next would take twice as long
   }
   return Status();
