@@ -58,7 +58,13 @@ class JobState:
 
     @property
     def all_troubles(self) -> list[str]:
-        """All troubles without repetition, because many tasks often have the same one."""
+        """All troubles without repetition, because many tasks often have the same one.
+
+        None once the job has succeeded: its serving tasks are ended then, which looks like a
+        failure of theirs.
+        """
+        if self.outcome == SUCCEEDED:
+            return []
         found = [*self.troubles, *(f"{t.name}: {t.trouble}" for t in self.tasks if t.trouble)]
         first: dict[str, str] = {}
         for trouble in found:
