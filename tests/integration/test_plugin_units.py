@@ -1,5 +1,5 @@
-"""Parts of the plug-in, tested in C++ against the installed TensorFlow: pushes over real connections,
-and the formats of tensors.
+"""Parts of the plug-in, tested in C++ against the installed TensorFlow: pushes over real
+connections, and the formats of tensors.
 """
 
 from __future__ import annotations
