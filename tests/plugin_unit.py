@@ -16,8 +16,8 @@ from tensorwire.plugin.build import include_folders, packaged_source
 from tensorwire.plugin.tensorflow_install import LIBRARIES, find_tensorflow
 
 NATIVE = Path(__file__).parents[1] / "native"
-PUSH_TEST = NATIVE / "tensorflow/tests/push_test.cc"
-PUSH_FILES = (
+UNIT_TESTS = NATIVE / "tensorflow/tests/unit_tests.cc"
+UNIT_FILES = (
     "tensors/fused_tensor.cc",
     "tensors/pool_allocator.cc",
     "transport/push_inbox.cc",

@@ -49,7 +49,7 @@ def eventually(holds: Callable[[], object], within_s: float = WITHIN_S) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, f"not within {within_s:g} s"
-        time.sleep(0.05)
+        time.sleep(0.2)  # often it asks the API server
 
 
 Lab = Callable[..., contextlib.AbstractContextManager[VirtualKubelet]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -69,12 +69,10 @@ def test_case_1_with_4_workers_trains_the_flights_model_to_its_end(
 
 
 @pytest.fixture
-def training(cluster: Cluster) -> Callable[[], JobState]:
-    def observe() -> JobState:
-        with Connection(kubeconfig=cluster.kubeconfig) as connection:
-            return watch.observe(connection, "flights")
-
-    return observe
+def training(cluster: Cluster) -> Iterator[Callable[[], JobState]]:
+    # One connection, because each asks the API server for all that it knows.
+    with Connection(kubeconfig=cluster.kubeconfig) as connection:
+        yield lambda: watch.observe(connection, "flights")
 
 
 def test_a_killed_ps_comes_back_and_the_job_goes_on(
