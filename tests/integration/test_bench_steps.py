@@ -57,6 +57,7 @@ def test_one_case_has_the_plain_ratio(bench: Bench) -> None:
     assert set(record["ratios"]) == {"grpc++/grpc"}
 
 
+@pytest.mark.newest
 def test_fusion_is_a_side_of_its_own(bench: Bench) -> None:
     arguments = ["--case", "many", "--iters", "4", "--rounds", "2", "--tensor-fuse"]
     record = bench(*arguments, "--protocols", "grpc++")

@@ -130,6 +130,7 @@ def start_ps(hosts: list[str]) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.newest
 def test_two_hosts_end_with_the_transfer_rate(tmp_path: Path, hosts: list[str]) -> None:
     path = tmp_path / "record.json"
     with start_ps(hosts) as ps:

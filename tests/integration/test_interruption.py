@@ -35,11 +35,7 @@ CASES = [
         MEASURING,
         signal.SIGINT,
     ),
-    (
-        ["demo", "--protocols", "grpc", "--rewrites", "none", "--steps", "1000000"],
-        MEASURING,
-        signal.SIGKILL,
-    ),
+    (["bench", "rpc", "--rounds=1000", "--protocols=grpc++", *LAB], MEASURING, signal.SIGKILL),
 ]
 
 

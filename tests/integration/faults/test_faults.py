@@ -128,6 +128,7 @@ def test_a_bad_link_slows_a_job_down_and_nobody_is_taken_for_lost(
         go_on_undisturbed(patient, steps)
 
 
+@pytest.mark.newest
 def test_a_ps_frozen_for_longer_than_a_peer_may_be_silent(impatient: Job) -> None:
     before = len(impatient.told.recoveries)
     with nothing_leaks(impatient):
@@ -146,6 +147,7 @@ def test_a_link_cut_for_longer_than_a_peer_may_be_silent(impatient: Job) -> None
         recover(impatient, before, "has been silent for", "Connection timed out")
 
 
+@pytest.mark.newest
 def test_a_connection_whose_other_end_went_without_a_word(impatient: Job) -> None:
     """The ps dies while its link is cut, so its peers are not notified."""
     needs_links(impatient)

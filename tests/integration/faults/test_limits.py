@@ -63,6 +63,7 @@ def training(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         job.stop()
 
 
+@pytest.mark.newest
 def test_a_wall_clock_that_jumps_by_a_year_and_back_makes_no_difference(training: Training) -> None:
     job = training.job
     for off_s in (A_YEAR_S, -A_YEAR_S):
