@@ -53,6 +53,13 @@ def _compile(command: Sequence[str], folder: Path) -> None:
         raise AssertionError(error.output) from None
 
 
+def _unit(output: Path, files: Sequence[Path], begin: str = "") -> Path:
+    """Many sources as one, beside the output, because headers take most of the compilation."""
+    unit = output.with_suffix(".unit.cc")
+    unit.write_text(begin + "".join(f'#include "{file}"\n' for file in files))
+    return unit
+
+
 def build_unit(
     program: Path,
     own: Sequence[str] | None,
@@ -69,8 +76,7 @@ def build_unit(
     source = packaged_source()
     named = source.units() if own is None else [source.folder / name for name in own]
     files = [*named, *others]
-    unit = program.with_suffix(".unit.cc")
-    unit.write_text(_AS_TENSORFLOW + "".join(f'#include "{file}"\n' for file in files))
+    unit = _unit(program, files, _AS_TENSORFLOW)
     engine = engine or source.engine
     libraries = [tensorflow.library_folder, engine.parent]
     _compile(
@@ -94,9 +100,7 @@ def build_unit(
 def build_engine(library: Path, command: Sequence[str], flags: Sequence[str]) -> None:
     """Compiles the engine as a library from the sources of this tree."""
     wire = NATIVE / "wire"
-    unit = library.with_suffix(".unit.cc")
-    sources = sorted((wire / "src").glob("*.cc"))
-    unit.write_text("".join(f'#include "{file}"\n' for file in sources))
+    unit = _unit(library, sorted((wire / "src").glob("*.cc")))
     _compile(
         [
             *(*command, "-std=c++20", *flags, "-w", "-pthread", "-shared", "-fPIC"),

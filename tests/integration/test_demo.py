@@ -64,8 +64,8 @@ def test_short_run_trains_on_both_protocols_and_writes_the_record(
     temporary.mkdir()
     record_path = tmp_path / "demo.json"
 
-    for name, value in ((cleanup_process.TOKEN_VARIABLE, mark), ("TMPDIR", str(temporary))):
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(cleanup_process.TOKEN_VARIABLE, mark)
+    monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", None)
 
     sizes = ["--steps=200", "--rounds=2", f"--json={record_path}"]

@@ -146,8 +146,8 @@ TEST(bad_bytes_are_refused_or_read_as_tensors) {
   }
   std::mt19937_64 random(7);
   uint64_t sum = 0;
-  for (int round = 0; round < 5'000; ++round) {
-    const std::string_view block = BytesOf(sent.block);
+  const std::string_view block = BytesOf(sent.block);
+  for (int round = 0; round < 20'000; ++round) {
     Tensor changed = BytesIn(tensorflow::cpu_allocator(), static_cast<int64_t>(block.size()));
     std::memcpy(MemoryOf(changed), block.data(), block.size());
     for (int changes = 0; changes < 3; ++changes) {
