@@ -34,9 +34,22 @@ def steps_of(log: Path) -> int:
     return max(map(int, found), default=0)
 
 
+@pytest.fixture
+def training(cluster: Cluster) -> Iterator[Callable[[], JobState]]:
+    # One connection, because each asks the API server for all that it knows.
+    with Connection(kubeconfig=cluster.kubeconfig) as connection:
+        yield lambda: watch.observe(connection, "flights")
+
+
 @pytest.mark.parametrize(("layout", "format"), [(COLOCATED, "plain"), (ISOLATED, "jobset")])
 def test_case_1_with_4_workers_trains_the_flights_model_to_its_end(
-    cluster: Cluster, lab: Lab, run: Run, claim: Path, layout: str, format: str
+    cluster: Cluster,
+    lab: Lab,
+    run: Run,
+    claim: Path,
+    training: Callable[[], JobState],
+    layout: str,
+    format: str,
 ) -> None:
     examples.write(claim, 4, *flights.MODEL.load())
     script = arguments("flights_script.py", 4, layout, format)
@@ -45,9 +58,7 @@ def test_case_1_with_4_workers_trains_the_flights_model_to_its_end(
         done = run("submit", *script, *claims, *FOLLOW, "--", "/mnt/data", "150")
         assert done.status == 0, (done, kubelet.tails())
         assert done.out.endswith("flights: succeeded\n")
-        with Connection(kubeconfig=cluster.kubeconfig) as connection:
-            state = watch.observe(connection, "flights")
-        where = {task.name: task.node for task in state.tasks}
+        where = {task.name: task.node for task in training().tasks}
         workers = {where[f"worker:{i}"] for i in range(4)}
         assert len(workers) == 1, where
         if layout == COLOCATED:
@@ -66,13 +77,6 @@ def test_case_1_with_4_workers_trains_the_flights_model_to_its_end(
         assert "created" not in again.out and "changed" not in again.out.replace("unchanged", "")
         assert run("delete", "flights").status == 0
     assert cluster.is_empty
-
-
-@pytest.fixture
-def training(cluster: Cluster) -> Iterator[Callable[[], JobState]]:
-    # One connection, because each asks the API server for all that it knows.
-    with Connection(kubeconfig=cluster.kubeconfig) as connection:
-        yield lambda: watch.observe(connection, "flights")
 
 
 def test_a_killed_ps_comes_back_and_the_job_goes_on(
